@@ -1,1 +1,8 @@
-//! cluster
+//! How to talk to a cluster: the one place that makes a client, the one that tells its failures apart, the deadline
+//! that every call has, and upstream's types as far as we read them. Decides nothing.
+
+pub mod api;
+pub mod client;
+pub mod failure;
+pub mod firewall;
+pub mod log;

@@ -1,0 +1,123 @@
+//! The Secret `<firewall>-agent`: what a firewall may know of its seed and shoot, the one Secret of ours that its Role
+//! lets it read. Written by the approver, read by the agent over its authenticated channel.
+
+use std::collections::BTreeMap;
+
+use secrecy::{ExposeSecret, SecretString};
+use thiserror::Error;
+
+use crate::key::PublicKey;
+
+const SERVER: &str = "server";
+const CA: &str = "ca.crt";
+const MODE: &str = "mode";
+const HANDOVER_KEYS: &str = "handover-keys";
+const LIFELINE: &str = "lifeline";
+
+/// How a firewall keeps its seed access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    Certificate,
+}
+
+#[derive(Clone, Debug)]
+pub struct AgentAccess {
+    /// Where firewalls reach this seed's API server, and the CAs that its certificate may come from.
+    pub server: String,
+    pub ca: String,
+    pub mode: Mode,
+    /// Keys whose signature on a handover is to be believed.
+    pub handover_keys: Vec<PublicKey>,
+    /// A kubeconfig for the shoot that lives without any seed; none while the shoot could not be reached.
+    pub lifeline: Option<SecretString>,
+}
+
+#[derive(Debug, Error)]
+pub enum AccessError {
+    #[error("key {0:?} is missing")]
+    Missing(&'static str),
+    #[error("key {0:?} is not text")]
+    NotText(&'static str),
+    #[error("key \"mode\" is {0:?}, which this version does not know: upgrade the agent")]
+    Mode(String),
+    #[error("key \"handover-keys\" cannot be read: {0}")]
+    HandoverKeys(String),
+}
+
+impl AgentAccess {
+    pub fn read(data: &BTreeMap<String, Vec<u8>>) -> Result<Self, AccessError> {
+        let text = |key: &'static str| {
+            let bytes = data.get(key).ok_or(AccessError::Missing(key))?;
+            String::from_utf8(bytes.clone()).map_err(|_| AccessError::NotText(key))
+        };
+        let mode = match text(MODE)?.as_str() {
+            "certificate" => Mode::Certificate,
+            other => return Err(AccessError::Mode(other.chars().take(32).collect())),
+        };
+        let handover_keys =
+            serde_json::from_str(&text(HANDOVER_KEYS)?).map_err(|e| AccessError::HandoverKeys(e.to_string()))?;
+        let lifeline = if data.contains_key(LIFELINE) { Some(text(LIFELINE)?.into()) } else { None };
+        Ok(Self { server: text(SERVER)?, ca: text(CA)?, mode, handover_keys, lifeline })
+    }
+
+    pub fn write(&self) -> Result<BTreeMap<String, SecretString>, AccessError> {
+        let keys = serde_json::to_string(&self.handover_keys).map_err(|e| AccessError::HandoverKeys(e.to_string()))?;
+        let mode = match self.mode {
+            Mode::Certificate => "certificate",
+        };
+        let mut data = BTreeMap::from([
+            (SERVER.to_owned(), self.server.clone().into()),
+            (CA.to_owned(), self.ca.clone().into()),
+            (MODE.to_owned(), mode.to_owned().into()),
+            (HANDOVER_KEYS.to_owned(), keys.into()),
+        ]);
+        if let Some(lifeline) = &self.lifeline {
+            data.insert(LIFELINE.to_owned(), lifeline.expose_secret().to_owned().into());
+        }
+        Ok(data)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::PrivateKey;
+
+    fn written() -> BTreeMap<String, Vec<u8>> {
+        let access = AgentAccess {
+            server: "https://seed".into(),
+            ca: "pem".into(),
+            mode: Mode::Certificate,
+            handover_keys: vec![PrivateKey::generate().unwrap().public()],
+            lifeline: Some("kubeconfig".to_owned().into()),
+        };
+        access.write().unwrap().into_iter().map(|(k, v)| (k, v.expose_secret().as_bytes().to_vec())).collect()
+    }
+
+    #[test]
+    fn what_the_approver_writes_the_agent_reads() {
+        let access = AgentAccess::read(&written()).unwrap();
+        assert_eq!((access.server.as_str(), access.ca.as_str()), ("https://seed", "pem"));
+        assert_eq!(access.handover_keys.len(), 1);
+        assert_eq!(access.lifeline.unwrap().expose_secret(), "kubeconfig");
+    }
+
+    #[test]
+    fn each_missing_key_is_named_and_only_the_lifeline_may_be_missing() {
+        for key in [SERVER, CA, MODE, HANDOVER_KEYS] {
+            let mut data = written();
+            data.remove(key);
+            assert!(matches!(AgentAccess::read(&data), Err(AccessError::Missing(k)) if k == key));
+        }
+        let mut data = written();
+        data.remove(LIFELINE);
+        assert!(AgentAccess::read(&data).unwrap().lifeline.is_none());
+    }
+
+    #[test]
+    fn a_mode_of_a_later_version_is_named() {
+        let mut data = written();
+        data.insert(MODE.into(), b"quantum".to_vec());
+        assert!(AgentAccess::read(&data).unwrap_err().to_string().contains("quantum"));
+    }
+}

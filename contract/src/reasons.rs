@@ -1,0 +1,104 @@
+//! Reasons: the words that stand in conditions, events, annotations and logs, one list for all of them. A reason is a
+//! name that people search for and alerts match on, so it never changes once released.
+
+use std::fmt;
+
+macro_rules! reasons {
+    ($(#[$outer:meta])* $name:ident { $($(#[doc = $doc:literal])+ $variant:ident,)+ }) => {
+        $(#[$outer])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum $name { $($(#[doc = $doc])+ $variant,)+ }
+
+        impl $name {
+            pub const ALL: &[Self] = &[$(Self::$variant,)+];
+
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => stringify!($variant),)+ }
+            }
+
+            /// What it means, in a sentence.
+            pub fn meaning(self) -> &'static str {
+                match self { $(Self::$variant => concat!($($doc,)+).trim_ascii(),)+ }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+    };
+}
+
+reasons! {
+    /// Why a request or a firewall is as it is.
+    Reason {
+        /// The request is exactly as the contract says and its requester may make it.
+        AutoApproved,
+        /// The requester is not one of our identities, but the request claims a firewall's name.
+        ForeignRequester,
+        /// The request is for another signer.
+        OtherSigner,
+        /// The bytes of the request are not exactly those of a firewall's request.
+        MalformedRequest,
+        /// The usages are not those of a client certificate.
+        WrongUsages,
+        /// The asked lifetime is outside what is allowed.
+        WrongExpiration,
+        /// The requester asks for a certificate of another firewall.
+        NotYours,
+        /// Another key is pinned for this firewall.
+        OtherKey,
+        /// The bootstrap credential may not ask again: the firewall has come in and renews with its certificate.
+        AlreadyBootstrapped,
+        /// Two keys came with one bootstrap credential: an operator has to say which is the machine's.
+        TwoKeys,
+        /// Another Firewall in this seed has the same name and was first.
+        NameTaken,
+        /// The firewall's name does not fit into a certificate.
+        NameTooLong,
+        /// The firewall does not exist, or is not known yet.
+        FirewallUnknown,
+        /// The firewall is being deleted.
+        FirewallDeleted,
+        /// Facts that the decision needs are not known yet.
+        FactsMissing,
+        /// An earlier request of the same identity is not decided yet.
+        EarlierRequestOpen,
+        /// The SubjectAccessReview said no.
+        NotAllowed,
+        /// The Firewall does not say yet how its shoot is reached.
+        ShootAccessPending,
+        /// The Firewall's shoot access names objects that a firewall must not read.
+        ShootAccessRefused,
+        /// The Secret that opens the shoot to the approver is missing or cannot be used.
+        ShootAccessMissing,
+        /// The shoot's API server cannot be reached.
+        ShootUnreachable,
+        /// The bootstrap credential stands and the firewall has not come in yet.
+        WaitingForFirewall,
+        /// A certificate was issued and the firewall has not reported from it yet.
+        WaitingForReport,
+        /// The bootstrap credential ran out before the firewall came in.
+        CredentialExpired,
+        /// The approver cannot read or write what it needs in the seed.
+        SeedFailure,
+        /// A request was approved and nobody signs it.
+        ApprovedNotIssued,
+        /// The firewall works with its certificate.
+        Bootstrapped,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_is_one_word_with_a_meaning() {
+        for reason in Reason::ALL {
+            assert!(reason.as_str().chars().all(char::is_alphanumeric), "Kubernetes wants CamelCase: {reason}");
+            assert!(reason.meaning().ends_with('.'), "{reason}");
+        }
+    }
+}
