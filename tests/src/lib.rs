@@ -1,1 +1,5 @@
-//! tests
+//! What the end-to-end tests and the demo stand on: a real control plane and the programs under test.
+//! Nothing of this is shipped; a fault here is a failed test, so `expect` is fine throughout.
+#![allow(clippy::expect_used, clippy::panic)]
+
+pub mod harness;
