@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    PKCS_ECDSA_P384_SHA384, SerialNumber, date_time_ymd,
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, DnValue, ExtendedKeyUsagePurpose, IsCa, Issuer,
+    KeyPair, PKCS_ECDSA_P384_SHA384, SerialNumber, date_time_ymd,
 };
 
 use super::*;
@@ -73,6 +73,21 @@ fn a_certificate_that_cannot_log_in_is_seen_as_such() {
     let issued = read_certificate(&issue(&params, &KeyPair::generate().unwrap())).unwrap();
     assert!(!issued.client_auth);
     assert_eq!(issued.authority_key_id, None);
+}
+
+/// The signer writes the subject anew, and in the narrowest string type that holds it.
+#[test]
+fn a_subject_in_another_string_type_is_the_same_subject() {
+    let printable = |text: &str| DnValue::PrintableString(text.try_into().unwrap());
+    let mut params = params(&[]);
+    params
+        .distinguished_name
+        .push(DnType::OrganizationName, printable(ORGANIZATION));
+    params
+        .distinguished_name
+        .push(DnType::CommonName, printable("fw.metal-stack.io:fw-1"));
+    let issued = read_certificate(&issue(&params, &KeyPair::generate().unwrap())).unwrap();
+    assert_eq!(issued.firewall.as_str(), "fw-1");
 }
 
 #[test]
