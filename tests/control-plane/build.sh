@@ -54,12 +54,11 @@ new="$cache/control-plane.$$"
 trap 'rm -f "$new" "$cache/log.$$"' EXIT
 
 export CGO_ENABLED=0
-if ! go list -deps . >"$cache/log.$$" 2>&1; then
-    grep -v '^go: downloading' "$cache/log.$$" | tail -n 3 >&2
-    fail "the Go modules of go.mod could not be fetched: allow access to the module proxy ($(go env GOPROXY)) once, or set CONTROL_PLANE_BIN to a directory with kube-apiserver, kube-controller-manager, etcd and kubectl."
+if ! go list -deps . >/dev/null 2>"$cache/log.$$"; then
+    fail "the Go modules of go.mod could not be fetched ($(tail -n 1 "$cache/log.$$")): allow access to the module proxy once, or set CONTROL_PLANE_BIN to a directory with kube-apiserver, kube-controller-manager, etcd and kubectl."
 fi
 
-echo "control-plane: building Kubernetes from source, once, in about 4 minutes" >&2
+echo "control-plane: building Kubernetes from source, once, in 4 to 12 minutes" >&2
 release=$(sed -n 's|.*k8s.io/kubernetes \(v[0-9.]*\).*|\1|p' go.mod)
 minor=${release#v1.}
 package=k8s.io/component-base/version

@@ -6,22 +6,29 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Client};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
+use serde_json::Value;
 use tests::harness::{Cluster, ClusterOptions, Pair, Shared, client_from, eventually};
+use x509_parser::pem::parse_x509_pem;
 
 static CLUSTER: Shared = Shared::new();
 
+/// Less than the API itself lets a request ask for.
+const SIGNED_FOR: Duration = Duration::from_secs(90);
+
 async fn cluster() -> anyhow::Result<&'static Cluster> {
-    CLUSTER
-        .get(|| ClusterOptions {
-            audit: true,
-            ..ClusterOptions::new("harness")
-        })
-        .await
+    let options = || ClusterOptions {
+        audit: true,
+        signing_duration: Some(SIGNED_FOR),
+        ..ClusterOptions::new("harness")
+    };
+    CLUSTER.get(options).await
 }
 
 #[tokio::test]
@@ -29,6 +36,9 @@ async fn a_request_that_is_approved_is_signed_and_the_certificate_is_accepted() 
     let cluster = cluster().await.unwrap();
     let (request, key) = request("somebody").unwrap();
     let certificate = cluster.sign("round-trip", &request).await.unwrap();
+    let (_, pem) = parse_x509_pem(certificate.as_bytes()).unwrap();
+    let left = pem.parse_x509().unwrap().validity().time_to_expiration().unwrap();
+    assert!(left.whole_seconds().cast_unsigned() <= SIGNED_FOR.as_secs(), "{left}");
     let kubeconfig = cluster.kubeconfig_with_certificate(&Pair { certificate, key });
     let client = client_from(&kubeconfig).await.unwrap();
     assert_eq!(who_am_i(&client).await.unwrap(), "somebody");
@@ -45,6 +55,37 @@ async fn a_kubeconfig_carries_its_user_and_groups_and_no_more_rights() {
     assert_eq!(user.groups.unwrap(), ["one", "two", "system:authenticated"]);
     let namespaces: Api<Namespace> = Api::all(client);
     assert_eq!(code(namespaces.list(&ListParams::default()).await), 403);
+}
+
+#[tokio::test]
+async fn a_bootstrap_token_and_a_service_account_token_of_a_year_are_accepted() {
+    let cluster = cluster().await.unwrap();
+    let secret = r#"{"apiVersion":"v1","kind":"Secret","type":"bootstrap.kubernetes.io/token",
+        "metadata":{"name":"bootstrap-token-abcdef","namespace":"kube-system"},
+        "stringData":{"token-id":"abcdef","token-secret":"0123456789abcdef","usage-bootstrap-authentication":"true"}}"#;
+    cluster.kubectl_apply_text(secret).await.unwrap();
+    let year = cluster
+        .kubectl_ok(&["create", "token", "default", "--duration=8760h"])
+        .await
+        .unwrap();
+    let claims = URL_SAFE_NO_PAD.decode(year.split('.').nth(1).unwrap()).unwrap();
+    let claims: Value = serde_json::from_slice(&claims).unwrap();
+    assert_eq!(
+        claims["exp"].as_i64().unwrap() - claims["iat"].as_i64().unwrap(),
+        8760 * 3600
+    );
+    for (token, user) in [
+        ("abcdef.0123456789abcdef", "system:bootstrap:abcdef"),
+        (year.trim(), "system:serviceaccount:default:default"),
+    ] {
+        let client = client_from(&cluster.kubeconfig_with_token(token)).await.unwrap();
+        eventually("the token is accepted", Duration::from_secs(10), async || {
+            ensure!(who_am_i(&client).await? == user, "as another user");
+            Ok(())
+        })
+        .await
+        .unwrap();
+    }
 }
 
 #[tokio::test]

@@ -1,5 +1,5 @@
-//! One control plane: its start, its identities and its end. Rolls of its CAs are in `roll`, kubectl in
-//! `kubectl`. Dropping it ends every process and removes its directory.
+//! One control plane: its options, its identities, its files and its end; dropping it ends every process
+//! and removes its directory. Its processes are run in `lifecycle`, its CAs rolled in `roll`.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -7,17 +7,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use k8s_openapi::api::core::v1::ConfigMap;
-use kube::{Api, Client};
+use kube::Client;
 use rcgen::KeyPair;
 use tempfile::TempDir;
-use tokio::net::TcpStream;
 
 use super::audit::{self, AuditEvent};
-use super::binaries::{Binaries, Program};
+use super::binaries::Binaries;
 use super::client::{self, User};
 use super::components::{self, Layout};
-use super::eventually;
 use super::pki::{Authority, Pair};
 use super::process::Process;
 
@@ -57,14 +54,14 @@ pub struct Cluster {
     admin_token: String,
     controller_manager_token: String,
     // Dropped in this order: those who use a process before it, the directory last.
-    controller_manager: Slot,
-    apiserver: Slot,
-    etcd: Slot,
+    pub(super) controller_manager: Slot,
+    pub(super) apiserver: Slot,
+    pub(super) etcd: Slot,
     _dir: TempDir,
 }
 
 /// Empty while the process is stopped.
-type Slot = tokio::sync::Mutex<Option<Process>>;
+pub(super) type Slot = tokio::sync::Mutex<Option<Process>>;
 
 /// Who signs now, and what each side trusts (PEM, the newest first).
 #[derive(Clone)]
@@ -191,71 +188,6 @@ impl Cluster {
         audit::read(&self.layout.file(components::AUDIT_LOG))
     }
 
-    /// The process ids of what runs.
-    pub async fn process_ids(&self) -> Vec<u32> {
-        let mut ids = Vec::new();
-        for slot in [&self.etcd, &self.apiserver, &self.controller_manager] {
-            ids.extend(slot.lock().await.as_ref().map(Process::id));
-        }
-        ids
-    }
-
-    pub async fn start_etcd(&self) -> anyhow::Result<()> {
-        self.run(&self.etcd, Program::Etcd, self.layout.etcd_args()).await?;
-        self.until(&self.etcd, "etcd listens", async || {
-            TcpStream::connect(self.layout.etcd_address())
-                .await
-                .map(drop)
-                .map_err(Into::into)
-        })
-        .await
-    }
-
-    pub async fn stop_etcd(&self) {
-        stop(&self.etcd).await;
-    }
-
-    pub async fn start_apiserver(&self) -> anyhow::Result<()> {
-        self.run(
-            &self.apiserver,
-            Program::ApiServer,
-            self.layout.apiserver_args(&self.options),
-        )
-        .await?;
-        let client = self.client().await?;
-        self.until(&self.apiserver, "kube-apiserver is ready", async || {
-            client
-                .request_text(http::Request::get("/readyz").body(Vec::new())?)
-                .await?;
-            Ok(())
-        })
-        .await
-    }
-
-    pub async fn stop_apiserver(&self) {
-        stop(&self.apiserver).await;
-    }
-
-    /// Waits until the namespace `default` has the root CA of now, which needs the controllers to work.
-    pub async fn start_controller_manager(&self) -> anyhow::Result<()> {
-        let args = self.layout.controller_manager_args(&self.options);
-        self.run(&self.controller_manager, Program::ControllerManager, args)
-            .await?;
-        let roots: Api<ConfigMap> = Api::namespaced(self.client().await?, "default");
-        let bundle = self.server_ca_pem();
-        self.until(&self.controller_manager, "kube-root-ca.crt is published", async || {
-            let root = roots.get("kube-root-ca.crt").await?;
-            let data = root.data.unwrap_or_default();
-            anyhow::ensure!(data.get("ca.crt") == Some(&bundle), "it still holds another CA");
-            Ok(())
-        })
-        .await
-    }
-
-    pub async fn stop_controller_manager(&self) {
-        stop(&self.controller_manager).await;
-    }
-
     pub(super) fn trust(&self) -> MutexGuard<'_, Trust> {
         self.trust.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -301,39 +233,6 @@ impl Cluster {
 
     fn kubeconfig_with(&self, user: &User<'_>) -> String {
         client::kubeconfig(&self.options.name, &self.server_url(), &self.server_ca_pem(), user)
-    }
-
-    async fn run(&self, slot: &Slot, program: Program, args: Vec<String>) -> anyhow::Result<()> {
-        let mut slot = slot.lock().await;
-        anyhow::ensure!(slot.is_none(), "{} runs already", program.name());
-        *slot = Some(Process::start(&self.binaries, program, &args, self.dir())?);
-        Ok(())
-    }
-
-    /// Asks until it is so, for a minute. A process that ended is not waited for.
-    async fn until(&self, slot: &Slot, what: &str, ask: impl AsyncFn() -> anyhow::Result<()>) -> anyhow::Result<()> {
-        let so = eventually(what, READY, async || {
-            if let Some(Err(dead)) = slot.lock().await.as_mut().map(Process::alive) {
-                return Ok(Err(dead));
-            }
-            ask().await.map(Ok)
-        });
-        match so.await {
-            Ok(outcome) => outcome.context(what.to_owned()),
-            Err(error) => {
-                let tail = slot.lock().await.as_ref().map(Process::log_tail).unwrap_or_default();
-                Err(error.context(format!("the end of its log:\n{tail}")))
-            }
-        }
-    }
-}
-
-const READY: Duration = Duration::from_secs(60);
-
-async fn stop(slot: &Slot) {
-    let process = slot.lock().await.take();
-    if let Some(process) = process {
-        process.stop().await;
     }
 }
 

@@ -9,6 +9,7 @@ mod cluster;
 mod components;
 mod csr;
 mod kubectl;
+mod lifecycle;
 mod pki;
 mod process;
 mod roll;
