@@ -45,7 +45,14 @@ impl<'a> Der<'a> {
                 (&[high, low], rest) if high > 0 => (usize::from(high) << 8 | usize::from(low), rest),
                 _ => return None,
             },
-            // 0x80 is BER's indefinite length; longer ones than 64 KiB do not occur.
+            0x83 => match rest.split_at_checked(3)? {
+                (&[high, middle, low], rest) if high > 0 => (
+                    usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low),
+                    rest,
+                ),
+                _ => return None,
+            },
+            // 0x80 is BER's indefinite length; longer ones than 16 MiB do not get through an API server.
             _ => return None,
         };
         let (content, rest) = rest.split_at_checked(length)?;
@@ -110,7 +117,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_back_at_every_length_form() {
-        for length in [0, 1, 0x7f, 0x80, 0xff, 0x100, 0xffff] {
+        for length in [0, 1, 0x7f, 0x80, 0xff, 0x100, 0xffff, 0x1_0000] {
             let content = vec![7; length];
             let bytes = element(SEQUENCE, &[&content]);
             let mut der = Der(&bytes);

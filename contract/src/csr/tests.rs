@@ -129,6 +129,11 @@ fn a_subject_of_ours_is_noticed_in_foreign_text() {
     assert!(claims_our_names(
         format!("-----BEGIN NOTHING-----\n{text}{text}").as_bytes()
     ));
+    assert!(claims_our_names(
+        format!("{}\n{text}", "harmless ".repeat(20_000)).as_bytes()
+    ));
+    let padded = element(SEQUENCE, &[&info(&name(), &good().0.key), &vec![0; 0x2_0000]]);
+    assert!(claims_our_names(pem::encode(&padded).as_bytes()));
     let foreign = rcgen::CertificateParams::default();
     let foreign = foreign.serialize_request(&rcgen::KeyPair::generate().unwrap()).unwrap();
     assert!(!claims_our_names(foreign.pem().unwrap().as_bytes()));
