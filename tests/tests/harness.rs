@@ -217,6 +217,24 @@ async fn a_start_that_fails_names_the_program_and_shows_its_log() {
     assert!(error.contains("unknown flag: --no-such-flag"), "{error}");
 }
 
+/// Two clusters start side by side in tasks of their own, as a demo does it.
+#[tokio::test]
+async fn clusters_start_side_by_side_on_addresses_of_their_own() {
+    let start = |name: &str| tokio::spawn(Cluster::start(ClusterOptions::new(name)));
+    let (one, two) = tokio::join!(start("one"), start("two"));
+    let (one, two) = (one.unwrap().unwrap(), two.unwrap().unwrap());
+    assert_ne!(one.server_url(), two.server_url());
+    let of_one = one.kubeconfig_for("stranger", &[]).unwrap();
+    let stranger = client_from(&of_one.replace(&one.server_url(), &two.server_url()))
+        .await
+        .unwrap();
+    let error = review(&stranger).await.unwrap_err();
+    assert!(
+        !matches!(error, kube::Error::Api(_)),
+        "one's CA vouches for two: {error}"
+    );
+}
+
 /// SIGKILL lets nothing of this program run any more: what is left to act is the kernel and the children.
 #[tokio::test]
 async fn a_test_that_is_killed_leaves_no_process_and_no_directory() {

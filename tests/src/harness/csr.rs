@@ -37,7 +37,7 @@ impl Cluster {
         requests
             .replace_subresource("approval", name, &PostParams::default(), &object)
             .await?;
-        eventually(&format!("the certificate of {name}"), SIGNED, async || {
+        eventually(&format!("the certificate of {name}"), SIGNED, || async {
             let status = requests.get(name).await?.status.unwrap_or_default();
             let certificate = status.certificate.context("it is approved, but not signed")?;
             Ok(String::from_utf8(certificate.0)?)

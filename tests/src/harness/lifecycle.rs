@@ -24,7 +24,7 @@ impl Cluster {
 
     pub async fn start_etcd(&self) -> anyhow::Result<()> {
         self.run(&self.etcd, Program::Etcd, self.layout.etcd_args()).await?;
-        self.until(&self.etcd, "etcd listens", async || {
+        self.until(&self.etcd, "etcd listens", || async {
             TcpStream::connect(self.layout.etcd_address())
                 .await
                 .map(drop)
@@ -45,7 +45,7 @@ impl Cluster {
         )
         .await?;
         let client = self.client().await?;
-        self.until(&self.apiserver, "kube-apiserver is ready", async || {
+        self.until(&self.apiserver, "kube-apiserver is ready", || async {
             client
                 .request_text(http::Request::get("/readyz").body(Vec::new())?)
                 .await?;
@@ -65,7 +65,7 @@ impl Cluster {
             .await?;
         let roots: Api<ConfigMap> = Api::namespaced(self.client().await?, "default");
         let bundle = self.server_ca_pem();
-        self.until(&self.controller_manager, "kube-root-ca.crt is published", async || {
+        self.until(&self.controller_manager, "kube-root-ca.crt is published", || async {
             let root = roots.get("kube-root-ca.crt").await?;
             let data = root.data.unwrap_or_default();
             anyhow::ensure!(data.get("ca.crt") == Some(&bundle), "it still holds another CA");
@@ -86,12 +86,19 @@ impl Cluster {
     }
 
     /// Asks until it is so, for a minute. A process that ended is not waited for.
-    async fn until(&self, slot: &Slot, what: &str, ask: impl AsyncFn() -> anyhow::Result<()>) -> anyhow::Result<()> {
-        let so = eventually(what, READY, async || {
-            if let Some(Err(dead)) = slot.lock().await.as_mut().map(Process::alive) {
-                return Ok(Err(dead));
+    async fn until<F, Fut>(&self, slot: &Slot, what: &str, ask: F) -> anyhow::Result<()>
+    where
+        F: Fn() -> Fut,
+        Fut: Future<Output = anyhow::Result<()>>,
+    {
+        let so = eventually(what, READY, || {
+            let asked = ask();
+            async {
+                if let Some(Err(dead)) = slot.lock().await.as_mut().map(Process::alive) {
+                    return Ok(Err(dead));
+                }
+                asked.await.map(Ok)
             }
-            ask().await.map(Ok)
         });
         match so.await {
             Ok(outcome) => outcome.context(what.to_owned()),

@@ -56,7 +56,7 @@ impl ClientCaRoll<'_> {
         self.cluster.trust().client_bundle.insert(0, self.new.certificate());
         self.cluster.write_trust()?;
         let client = self.client_of(&self.new).await?;
-        eventually("the new client CA is trusted", EFFECT, async || version(&client).await).await
+        eventually("the new client CA is trusted", EFFECT, || version(&client)).await
     }
 
     /// New certificates come from the new CA.
@@ -66,7 +66,7 @@ impl ClientCaRoll<'_> {
         if !self.cluster.options.signer {
             return Ok(());
         }
-        eventually("the new client CA signs", EFFECT, async || self.signs().await).await
+        eventually("the new client CA signs", EFFECT, || self.signs()).await
     }
 
     /// The server refuses what the old CA signed.
@@ -74,7 +74,7 @@ impl ClientCaRoll<'_> {
         self.cluster.trust().client_bundle = vec![self.new.certificate()];
         self.cluster.write_trust()?;
         let client = self.client_of(&self.old).await?;
-        eventually("the old client CA is refused", EFFECT, async || {
+        eventually("the old client CA is refused", EFFECT, || async {
             match version(&client).await {
                 Ok(()) => bail!("it is still trusted"),
                 Err(error) => {
@@ -122,7 +122,7 @@ impl ServerCaRoll<'_> {
         self.cluster.write_serving_certificate()?;
         let (url, ca) = (self.cluster.server_url(), self.new.certificate());
         let text = kubeconfig("harness", &url, &ca, &User::Token("none"));
-        eventually("the server's certificate is of the new CA", EFFECT, async || {
+        eventually("the server's certificate is of the new CA", EFFECT, || async {
             // A new client each time: a connection that is open shows the old certificate for ever.
             match version(&client_from(&text).await?).await {
                 Err(error) if !is_answer(&error) => Err(error),
