@@ -11,6 +11,7 @@ use crate::key::PublicKey;
 const SERVER: &str = "server";
 const CA: &str = "ca.crt";
 const MODE: &str = "mode";
+const SEED: &str = "seed";
 const HANDOVER_KEYS: &str = "handover-keys";
 const LIFELINE: &str = "lifeline";
 
@@ -26,6 +27,8 @@ pub struct AgentAccess {
     pub server: String,
     pub ca: String,
     pub mode: Mode,
+    /// UID of the seed's kube-system namespace: which seed this is, whatever its address. A firewall may not read it itself.
+    pub seed: String,
     /// Keys whose signature on a handover is to be believed.
     pub handover_keys: Vec<PublicKey>,
     /// A kubeconfig for the shoot that lives without any seed; none while the shoot could not be reached.
@@ -57,7 +60,7 @@ impl AgentAccess {
         let handover_keys =
             serde_json::from_str(&text(HANDOVER_KEYS)?).map_err(|e| AccessError::HandoverKeys(e.to_string()))?;
         let lifeline = if data.contains_key(LIFELINE) { Some(text(LIFELINE)?.into()) } else { None };
-        Ok(Self { server: text(SERVER)?, ca: text(CA)?, mode, handover_keys, lifeline })
+        Ok(Self { server: text(SERVER)?, ca: text(CA)?, mode, seed: text(SEED)?, handover_keys, lifeline })
     }
 
     pub fn write(&self) -> Result<BTreeMap<String, SecretString>, AccessError> {
@@ -69,6 +72,7 @@ impl AgentAccess {
             (SERVER.to_owned(), self.server.clone().into()),
             (CA.to_owned(), self.ca.clone().into()),
             (MODE.to_owned(), mode.to_owned().into()),
+            (SEED.to_owned(), self.seed.clone().into()),
             (HANDOVER_KEYS.to_owned(), keys.into()),
         ]);
         if let Some(lifeline) = &self.lifeline {
@@ -88,6 +92,7 @@ mod tests {
             server: "https://seed".into(),
             ca: "pem".into(),
             mode: Mode::Certificate,
+            seed: "seed-uid".into(),
             handover_keys: vec![PrivateKey::generate().unwrap().public()],
             lifeline: Some("kubeconfig".to_owned().into()),
         };
@@ -97,14 +102,14 @@ mod tests {
     #[test]
     fn what_the_approver_writes_the_agent_reads() {
         let access = AgentAccess::read(&written()).unwrap();
-        assert_eq!((access.server.as_str(), access.ca.as_str()), ("https://seed", "pem"));
+        assert_eq!((access.server.as_str(), access.ca.as_str(), access.seed.as_str()), ("https://seed", "pem", "seed-uid"));
         assert_eq!(access.handover_keys.len(), 1);
         assert_eq!(access.lifeline.unwrap().expose_secret(), "kubeconfig");
     }
 
     #[test]
     fn each_missing_key_is_named_and_only_the_lifeline_may_be_missing() {
-        for key in [SERVER, CA, MODE, HANDOVER_KEYS] {
+        for key in [SERVER, CA, MODE, SEED, HANDOVER_KEYS] {
             let mut data = written();
             data.remove(key);
             assert!(matches!(AgentAccess::read(&data), Err(AccessError::Missing(k)) if k == key));

@@ -113,6 +113,12 @@ impl Kubeconfig {
         read::read(what, text, read::Source::Local)
     }
 
+    /// One that an operator, or Gardener, put into a Secret for us: as strict as any, but its names only
+    /// have to agree with each other; `namespace` then holds the name of its context.
+    pub fn read_operators(what: &str, text: &str) -> Result<Self, KubeconfigError> {
+        read::read(what, text, read::Source::Operator)
+    }
+
     /// Gardener's generic kubeconfig: a server and a CA without a credential. Its names only have
     /// to agree with each other; `namespace` then holds the name of its context.
     pub fn read_template(what: &str, text: &str) -> Result<Self, KubeconfigError> {

@@ -1,1 +1,29 @@
-//! server
+//! firewall-approver: gives firewalls their access to a seed. `core` decides, everything else fetches its facts and
+//! carries out its answers.
+
+pub mod args;
+pub mod core;
+
+mod approver;
+mod credential;
+mod events;
+mod firewalls;
+mod lifeline;
+mod preflight;
+mod probe;
+mod requests;
+mod run;
+mod seed;
+mod shoots;
+mod state;
+mod status;
+
+/// Runs what the command line says, until the process is told to stop.
+pub async fn run(args: args::Args) -> anyhow::Result<()> {
+    match args.command {
+        args::Command::Run(run) => {
+            cluster::log::init(run.log_format.into());
+            run::run(run).await
+        }
+    }
+}

@@ -3,3 +3,5 @@
 #![allow(clippy::expect_used, clippy::panic)]
 
 pub mod harness;
+pub mod programs;
+pub mod upstream;

@@ -18,6 +18,7 @@ const INLINE_CA: &str = "put the CA itself into certificate-authority-data";
 pub(super) enum Source {
     Given,
     Local,
+    Operator,
     Template,
 }
 
@@ -123,7 +124,7 @@ impl Names<'_> {
         )?;
         let of_user = context.required("user", instead)?;
         same("contexts[0].context.user", of_user, "users[0].name", self.user)?;
-        if source == Source::Template {
+        if matches!(source, Source::Operator | Source::Template) {
             return Ok(self.context.to_owned());
         }
         let namespace = context.required("namespace", "name the firewall's namespace in the seed")?;

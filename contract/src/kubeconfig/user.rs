@@ -23,7 +23,7 @@ pub(super) fn read_user(user: &Fields<'_>, source: Source) -> Result<Credential,
         return Ok(Credential::None);
     }
     let (inline, paths): (&[&str], &[&str]) = match source {
-        Source::Given => (&["client-certificate-data", "client-key-data", "token"], &[]),
+        Source::Given | Source::Operator => (&["client-certificate-data", "client-key-data", "token"], &[]),
         Source::Local => (
             &["client-certificate-data", "client-key-data", "token"],
             &["client-certificate", "client-key"],

@@ -1,0 +1,150 @@
+//! What the two workers share: the seed, the caches of what stands in it, the shoots, and how each wakes the other.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use contract::names::{self, FirewallName};
+use contract::reasons::Reason;
+use contract::record::{CredentialKind, Record};
+use contract::token::SeedKey;
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use k8s_openapi::api::core::v1::Secret;
+use kube::ResourceExt;
+use kube::core::DeserializeGuard;
+use kube::runtime::reflector::{ObjectRef, Store};
+use secrecy::SecretString;
+use tokio::sync::mpsc::UnboundedSender;
+
+use cluster::firewall::Firewall;
+
+use crate::events::Events;
+use crate::seed::Seed;
+use crate::shoots::Shoots;
+use crate::state::{State, StateError};
+
+/// An object that was applied is applied again after this time even if nothing of ours changed: somebody may have
+/// changed it there.
+const REAPPLY: Duration = Duration::from_secs(240);
+/// A flood of requests must not grow what is remembered of them.
+const SAID_MAX: usize = 10_000;
+
+pub struct Approver {
+    pub seed: Seed,
+    pub key: SeedKey,
+    pub kind: RwLock<CredentialKind>,
+    pub dry_run: bool,
+    pub firewalls: Vec<Store<DeserializeGuard<Firewall>>>,
+    pub states: Vec<Store<Secret>>,
+    pub shoot_secrets: Vec<Store<Secret>>,
+    pub requests: Store<CertificateSigningRequest>,
+    pub shoots: Shoots,
+    pub events: Events,
+    pub wake_firewall: UnboundedSender<(String, String)>,
+    pub wake_request: UnboundedSender<String>,
+    pub applied: Applied,
+    /// What was handed out, by namespace and firewall, so that it is read once and not at each look.
+    pub handed_out: Mutex<HashMap<(String, String), HandedOut>>,
+    /// The reason last given for a request, so that one that waits does not fill the log.
+    pub said: Mutex<HashMap<String, Reason>>,
+}
+
+#[derive(Clone, Default)]
+pub struct HandedOut {
+    pub lifeline: Option<SecretString>,
+    pub bootstrap_kubeconfig: Option<SecretString>,
+}
+
+impl Approver {
+    pub fn kind(&self) -> CredentialKind {
+        *self.kind.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Every Firewall of this name that can be read, in whatever namespace.
+    pub fn firewalls_named(&self, name: &str) -> Vec<Arc<DeserializeGuard<Firewall>>> {
+        let stores = self.firewalls.iter().flat_map(Store::state);
+        stores.filter(|firewall| firewall.name_any() == name && firewall.0.is_ok()).collect()
+    }
+
+    pub fn all_firewalls(&self) -> impl Iterator<Item = Arc<DeserializeGuard<Firewall>>> {
+        self.firewalls.iter().flat_map(Store::state)
+    }
+
+    /// The shoot's state as the watch brought it last. Whatever is written on its ground is refused if it was stale.
+    pub fn cached_state(&self, namespace: &str) -> Option<State> {
+        cached(&self.states, namespace, names::STATE_SECRET).map(|secret| State::of(namespace, (*secret).clone()))
+    }
+
+    pub fn cached_record(&self, namespace: &str, firewall: &FirewallName) -> Result<Option<Record>, StateError> {
+        self.cached_state(namespace).map_or(Ok(None), |state| state.record(firewall))
+    }
+
+    pub fn shoot_secret(&self, namespace: &str) -> Option<Arc<Secret>> {
+        cached(&self.shoot_secrets, namespace, names::SHOOT_ACCESS_SECRET)
+    }
+
+    /// Has the worker look at this firewall now.
+    pub fn wake_firewall(&self, namespace: &str, name: &str) {
+        let _ = self.wake_firewall.send((namespace.to_owned(), name.to_owned()));
+    }
+
+    /// Has the worker look again at every undecided request that one of this firewall's identities made.
+    pub fn wake_requests(&self, of: impl Fn(&CertificateSigningRequest) -> bool) {
+        for request in self.requests.state().iter().filter(|request| of(request)) {
+            let _ = self.wake_request.send(request.name_any());
+        }
+    }
+
+    pub fn handed_out(&self, namespace: &str, firewall: &FirewallName) -> Option<HandedOut> {
+        let handed_out = self.handed_out.lock().unwrap_or_else(PoisonError::into_inner);
+        handed_out.get(&(namespace.to_owned(), firewall.to_string())).cloned()
+    }
+
+    pub fn remember_handed_out(&self, namespace: &str, firewall: &FirewallName, what: HandedOut) {
+        let mut handed_out = self.handed_out.lock().unwrap_or_else(PoisonError::into_inner);
+        handed_out.insert((namespace.to_owned(), firewall.to_string()), what);
+    }
+}
+
+impl Approver {
+    /// Whether this reason is new for this request.
+    pub fn is_news(&self, request: &str, reason: Reason) -> bool {
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        if said.len() > SAID_MAX {
+            said.clear();
+        }
+        said.insert(request.to_owned(), reason) != Some(reason)
+    }
+}
+
+fn cached(stores: &[Store<Secret>], namespace: &str, name: &str) -> Option<Arc<Secret>> {
+    stores.iter().find_map(|store| store.get(&ObjectRef::new(name).within(namespace)))
+}
+
+/// Remembers what was applied, so that a firewall that is merely looked at costs no request.
+#[derive(Default)]
+pub struct Applied(Mutex<BTreeMap<String, (u64, Instant)>>);
+
+impl Applied {
+    /// Whether this very content was applied under this key a short while ago.
+    pub fn recently(&self, key: &str, content: &[u8]) -> bool {
+        let applied = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        applied.get(key).is_some_and(|(hash, at)| *hash == fingerprint(content) && at.elapsed() < REAPPLY)
+    }
+
+    pub fn remember(&self, key: &str, content: &[u8]) {
+        let mut applied = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        applied.insert(key.to_owned(), (fingerprint(content), Instant::now()));
+    }
+
+    pub fn forget(&self, key: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+    }
+}
+
+fn fingerprint(content: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    content.hash(&mut hasher);
+    hasher.finish()
+}

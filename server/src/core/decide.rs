@@ -1,0 +1,272 @@
+//! The whole approval policy. One function, read from top to bottom: the first thing that is wrong decides.
+//!
+//! - `Ignore`: not ours to judge. Nothing is written to the request.
+//! - `Deny`: provably wrong, in a request of one of our own identities. Denied is final, so nothing that may merely be
+//!   late or unknown leads here.
+//! - `Retry`: right so far, but a fact is missing or speaks against it for now.
+//! - `Review`: all that can be known is right; the API server has the last word.
+//! - `Approve`: what has to be on record before the approval is written comes with it.
+
+use contract::csr::{Csr, CsrError};
+use contract::key::{PublicKey, Thumbprint};
+use contract::names::{self, FirewallName};
+use contract::reasons::Reason;
+use contract::record::{KeyVerdict, Keys, Record};
+use jiff::Timestamp;
+
+/// A CertificateSigningRequest, as far as it matters.
+pub struct Request {
+    pub name: String,
+    pub signer: String,
+    pub read: Result<Csr, CsrError>,
+    /// Whether its subject claims a name of ours anywhere, however malformed it is.
+    pub claims_our_names: bool,
+    pub usages: Vec<String>,
+    pub expiration_seconds: Option<i32>,
+    pub requester: Requester,
+    pub created: Timestamp,
+}
+
+/// Who made a request, by the user name and groups that the API server stamped on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Requester {
+    /// A bootstrap token of ours, by its id.
+    Token(String),
+    /// The ServiceAccount that is a firewall's bootstrap credential.
+    ServiceAccount(String),
+    /// A firewall by its certificate.
+    Firewall(String),
+    Foreign,
+}
+
+/// A Firewall with the name that the request asks for.
+pub struct Candidate<'a> {
+    pub namespace: &'a str,
+    pub uid: &'a str,
+    pub created: Timestamp,
+    pub deleting: bool,
+    pub record: Option<&'a Record>,
+}
+
+/// Another request of the same identity that is neither denied nor failed.
+pub struct Sibling {
+    pub name: String,
+    pub created: Timestamp,
+    pub decided: bool,
+    pub key: Option<PublicKey>,
+}
+
+/// What has to be known to decide.
+pub struct Facts<'a> {
+    /// All Firewalls of this seed with the requested name, in whatever namespace.
+    pub firewalls: &'a [Candidate<'a>],
+    /// Namespace and firewall that the requester's bootstrap token was allotted to.
+    pub token_owner: Option<(&'a str, &'a FirewallName)>,
+    pub siblings: &'a [Sibling],
+    /// The API server's answer to the SubjectAccessReview, once it was asked.
+    pub review: Option<Review>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Review {
+    Allowed,
+    Refused(String),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    Ignore { reason: Option<Reason>, why: String },
+    Retry { reason: Reason, why: String, record: Option<Change> },
+    Deny { reason: Reason, why: String },
+    /// Ask whether the requester may create this subresource of certificatesigningrequests.
+    Review(&'static str),
+    Approve { namespace: String, firewall: FirewallName, record: Option<Change> },
+}
+
+/// Keys that have to be on record first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    pub namespace: String,
+    pub firewall: FirewallName,
+    pub keys: Keys,
+}
+
+const EXPIRATION_MIN: i32 = 600;
+const EXPIRATION_MAX: i32 = 366 * 24 * 3600;
+
+pub fn decide(request: &Request, facts: &Facts<'_>, now: Timestamp) -> Decision {
+    // Whose request is it? Everything below may deny, so nothing foreign comes further.
+    if request.requester == Requester::Foreign {
+        let reason = request.claims_our_names.then_some(Reason::ForeignRequester);
+        return Decision::Ignore { reason, why: "the requester is none of our identities".into() };
+    }
+    // Denying takes the right to approve for that signer, which nobody should give us.
+    if request.signer != names::SIGNER {
+        let why = format!("it is for the signer {}, ours is {}", request.signer, names::SIGNER);
+        return Decision::Ignore { reason: Some(Reason::OtherSigner), why };
+    }
+    let csr = match &request.read {
+        Ok(csr) => csr,
+        Err(error) => return deny(Reason::MalformedRequest, error),
+    };
+    if !usages_are_a_clients(&request.usages) {
+        let why = format!("usages are {:?}, not digital signature (, key encipherment) and client auth", request.usages);
+        return deny(Reason::WrongUsages, why);
+    }
+    match request.expiration_seconds {
+        Some(seconds) if (EXPIRATION_MIN..=EXPIRATION_MAX).contains(&seconds) => {}
+        asked => {
+            let asked = asked.map_or("nothing".to_owned(), |seconds| format!("{seconds} s"));
+            let why = format!("expirationSeconds has to be {EXPIRATION_MIN} to {EXPIRATION_MAX} s, asked is {asked}");
+            return deny(Reason::WrongExpiration, why);
+        }
+    }
+
+    // Is the requester bound to that very firewall?
+    let bound = match &request.requester {
+        Requester::Token(id) => match facts.token_owner {
+            Some((_, firewall)) => firewall.as_str(),
+            None => return retry(Reason::FactsMissing, format!("the bootstrap token {id} is not known to belong to a firewall")),
+        },
+        Requester::ServiceAccount(name) | Requester::Firewall(name) => name.as_str(),
+        Requester::Foreign => "",
+    };
+    if bound != csr.firewall.as_str() {
+        return deny(Reason::NotYours, format!("the requester belongs to firewall {bound}, asked is {}", csr.firewall));
+    }
+
+    // Does the firewall exist, once?
+    let Some(owner) = owner(facts.firewalls) else {
+        return retry(Reason::FirewallUnknown, format!("there is no Firewall {} in this seed", csr.firewall));
+    };
+    if let Some((namespace, _)) = facts.token_owner
+        && namespace != owner.namespace
+    {
+        let why = format!("the name {} belongs to the Firewall in namespace {}", csr.firewall, owner.namespace);
+        return retry(Reason::NameTaken, why);
+    }
+    if owner.deleting {
+        let why = format!("Firewall {}/{} is being deleted", owner.namespace, csr.firewall);
+        return retry(Reason::FirewallDeleted, why);
+    }
+    let Some(record) = owner.record else {
+        return retry(Reason::FactsMissing, format!("Firewall {}/{} has no record yet", owner.namespace, csr.firewall));
+    };
+
+    // Is it the firewall's key?
+    let thumbprint = csr.key.thumbprint();
+    let change = |keys| Change { namespace: owner.namespace.to_owned(), firewall: csr.firewall.clone(), keys };
+    let keys = match &request.requester {
+        // A certificate moves no pin: it is renewed with its own key, whatever else is open at the moment.
+        Requester::Firewall(_) => match &record.keys.pin {
+            Some(pin) if pin.thumbprint == thumbprint => None,
+            Some(pin) => return deny(Reason::OtherKey, other_key(&thumbprint, &pin.thumbprint)),
+            None => return retry(Reason::TwoKeys, format!("no key is pinned for firewall {}", csr.firewall)),
+        },
+        _ => match judge_key(record, &csr.key, facts, now) {
+            KeyVerdict::Pinned => None,
+            KeyVerdict::Pin(keys) => Some(keys),
+            KeyVerdict::Other(pinned) => return deny(Reason::OtherKey, other_key(&thumbprint, &pinned)),
+            KeyVerdict::Contested(keys) => {
+                let why = two_keys(&csr.firewall, &keys);
+                let record = (keys != record.keys).then(|| change(keys));
+                return Decision::Retry { reason: Reason::TwoKeys, why, record };
+            }
+        },
+    };
+
+    // One at a time: the first that an identity made.
+    if let Some(earlier) = facts.siblings.iter().find(|s| !s.decided && (s.created, &s.name) < (request.created, &request.name)) {
+        return retry(Reason::EarlierRequestOpen, format!("{} is not decided yet", earlier.name));
+    }
+
+    match &facts.review {
+        None => Decision::Review(match request.requester {
+            Requester::Firewall(_) => names::RENEWAL_SUBRESOURCE,
+            _ => names::BOOTSTRAP_SUBRESOURCE,
+        }),
+        Some(Review::Refused(why)) => retry(Reason::NotAllowed, format!("the SubjectAccessReview said no: {why}")),
+        Some(Review::Allowed) => Decision::Approve {
+            namespace: owner.namespace.to_owned(),
+            firewall: csr.firewall.clone(),
+            record: keys.map(change),
+        },
+    }
+}
+
+/// Which of several Firewalls of one name has it: the one that came in under it, else the older.
+pub fn owner<'a, 'b>(candidates: &'b [Candidate<'a>]) -> Option<&'b Candidate<'a>> {
+    candidates.iter().min_by_key(|c| (c.record.is_none(), c.created, c.uid))
+}
+
+impl Requester {
+    /// A user name alone proves nothing: somebody else may have set up users of that name, without our groups.
+    pub fn of(username: &str, groups: &[String]) -> Self {
+        let is_in = |group: &str| groups.iter().any(|g| g == group);
+        if let Some(id) = username.strip_prefix(names::BOOTSTRAP_USER_PREFIX)
+            && is_in(names::BOOTSTRAP_GROUP)
+        {
+            return Self::Token(id.to_owned());
+        }
+        if let Some(name) = username.strip_prefix(names::SERVICE_ACCOUNT_USER_PREFIX)
+            && is_in(names::SERVICE_ACCOUNT_GROUP)
+        {
+            return Self::ServiceAccount(name.to_owned());
+        }
+        if let Some(name) = username.strip_prefix(names::USER_PREFIX)
+            && is_in(names::ORGANIZATION)
+        {
+            return Self::Firewall(name.to_owned());
+        }
+        Self::Foreign
+    }
+}
+
+fn usages_are_a_clients(usages: &[String]) -> bool {
+    let mut sorted: Vec<&str> = usages.iter().map(String::as_str).collect();
+    sorted.sort_unstable();
+    // Clients with EC keys leave key encipherment out, others put it in: the signer takes both.
+    sorted == ["client auth", "digital signature"] || sorted == ["client auth", "digital signature", "key encipherment"]
+}
+
+/// What the record says of the request's key, with the keys of the identity's other requests taken into account: of two
+/// that lie there together neither may win by being looked at first.
+fn judge_key(record: &Record, key: &PublicKey, facts: &Facts<'_>, now: Timestamp) -> KeyVerdict {
+    let verdict = record.keys.present(key, now);
+    if let KeyVerdict::Pin(keys) = &verdict {
+        for other in facts.siblings.iter().filter(|s| !s.decided).filter_map(|s| s.key.as_ref()) {
+            if let KeyVerdict::Contested(keys) = keys.present(other, now) {
+                return KeyVerdict::Contested(keys);
+            }
+        }
+    }
+    verdict
+}
+
+/// The words for an operator who has to choose between keys.
+pub fn two_keys(firewall: &FirewallName, keys: &Keys) -> String {
+    let seen: Vec<_> = keys.candidates.iter().map(|key| key.thumbprint().to_string()).collect();
+    format!(
+        "{} keys came with the bootstrap credential of firewall {firewall} ({}) and one of them may be a thief's: compare \
+         with `firewall-agent status` on the machine, then annotate the Firewall with {}=<thumbprint>@<UID of the Firewall>",
+        seen.len(),
+        seen.join(", "),
+        names::ACCEPT_KEY
+    )
+}
+
+fn other_key(found: &Thumbprint, pinned: &Thumbprint) -> String {
+    format!("the request carries the key {found}, pinned is {pinned}")
+}
+
+fn deny(reason: Reason, why: impl ToString) -> Decision {
+    Decision::Deny { reason, why: why.to_string() }
+}
+
+fn retry(reason: Reason, why: String) -> Decision {
+    Decision::Retry { reason, why, record: None }
+}
+
+#[cfg(test)]
+#[path = "decide_tests.rs"]
+mod tests;

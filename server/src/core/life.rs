@@ -1,0 +1,144 @@
+//! How a firewall's record goes on: a credential is allotted, extended, revoked; a key is accepted or proved. Pure
+//! steps from what is on record and what was seen to the next record, so that a restart goes on where it was.
+
+use contract::key::Thumbprint;
+use contract::names::FirewallName;
+use contract::record::{Certificate, Credential, CredentialKind, Record, VERSION};
+use contract::report::Report;
+use jiff::{SignedDuration, Timestamp};
+
+/// A bootstrap token's life, as A1 has it, and how long before its end it is extended.
+pub const TOKEN_LIFE: SignedDuration = SignedDuration::from_mins(60);
+pub const EXTEND_BEFORE: SignedDuration = SignedDuration::from_mins(30);
+/// Nothing extends a bootstrap credential past this.
+pub const CREDENTIAL_LIMIT: SignedDuration = SignedDuration::from_hours(24);
+
+/// What was seen of a firewall.
+pub struct Seen<'a> {
+    pub firewall: &'a FirewallName,
+    pub uid: &'a str,
+    pub seed: &'a str,
+    pub kind: CredentialKind,
+    /// The operator's annotations on the Firewall.
+    pub accept_key: Option<&'a str>,
+    pub rebootstrap: Option<&'a str>,
+    /// The firewall's report, if the pinned key signed it.
+    pub report: Option<&'a Report>,
+    /// The newest certificate of the pinned key that was issued for it.
+    pub certificate: Option<&'a Certificate>,
+    /// Whether its token's id turned out to be somebody else's.
+    pub id_taken: bool,
+}
+
+/// The record as it should be now. Equal to the old one if there is nothing to do.
+pub fn advance(record: Option<&Record>, seen: &Seen<'_>, now: Timestamp) -> Record {
+    let mut next = record.cloned().unwrap_or_default();
+    next.version = VERSION;
+    next.uid = seen.uid.to_owned();
+    next.seed = seen.seed.to_owned();
+    take_up_certificate(&mut next, seen);
+    obey_operator(&mut next, seen, now);
+    prove(&mut next, seen, now);
+    next.credential = credential(&next, seen, now);
+    next
+}
+
+/// When the record wants to be looked at again, by its own dates.
+pub fn recheck_at(record: &Record) -> Option<Timestamp> {
+    let credential = record.credential.as_ref().filter(|credential| credential.revoked.is_none())?;
+    let extend = credential.expires - EXTEND_BEFORE;
+    Some(if credential.expires < credential.limit { extend } else { credential.expires })
+}
+
+fn take_up_certificate(next: &mut Record, seen: &Seen<'_>) {
+    if let Some(certificate) = seen.certificate
+        && next.certificate.as_ref().is_none_or(|known| known.not_before <= certificate.not_before)
+    {
+        next.certificate = Some(certificate.clone());
+    }
+}
+
+fn obey_operator(next: &mut Record, seen: &Seen<'_>, now: Timestamp) {
+    if let Some(annotation) = seen.accept_key
+        && next.keys.accepted.as_deref() != Some(annotation)
+        && let Some(thumbprint) = accepted_key(annotation, seen.uid)
+    {
+        next.keys = next.keys.accept(&thumbprint, annotation, now);
+    }
+    if let Some(annotation) = seen.rebootstrap
+        && next.rebootstrap.as_deref() != Some(annotation)
+        // Bound to this very Firewall, so that it dies when the control plane moves.
+        && annotation.split_once('/').is_some_and(|(uid, value)| uid == seen.uid && !value.is_empty())
+    {
+        next.rebootstrap = Some(annotation.to_owned());
+        next.keys.open_until = Some(now + TOKEN_LIFE);
+        // A reinstalled machine brings one new key; those that came before count no more.
+        next.keys.candidates.clear();
+        let epoch = next.credential.as_ref().map_or(0, |credential| credential.epoch);
+        let kind = next.credential.as_ref().map_or(seen.kind, |credential| credential.kind);
+        // The very token that the userdata holds, for one hour more.
+        let (expires, limit) = match kind {
+            CredentialKind::Token => (now + TOKEN_LIFE, now + TOKEN_LIFE),
+            CredentialKind::ServiceAccount => (now + CREDENTIAL_LIMIT, now + CREDENTIAL_LIMIT),
+        };
+        next.credential = Some(Credential { kind, epoch, allocated: now, expires, limit, revoked: None });
+    }
+    if next.keys.open_until.is_some_and(|until| until <= now) {
+        next.keys.open_until = None;
+    }
+}
+
+/// `<thumbprint>@<Firewall UID>`, for this very Firewall.
+pub fn accepted_key(annotation: &str, uid: &str) -> Option<Thumbprint> {
+    let (thumbprint, of) = annotation.split_once('@')?;
+    if of != uid {
+        return None;
+    }
+    Thumbprint::parse(thumbprint).ok()
+}
+
+fn prove(next: &mut Record, seen: &Seen<'_>, now: Timestamp) {
+    let (Some(report), Some(certificate)) = (seen.report, &next.certificate) else { return };
+    if next.keys.pin.as_ref().is_some_and(|pin| pin.proven.is_none())
+        && report.proves_use(seen.firewall, seen.seed, &certificate.serial)
+    {
+        next.keys = next.keys.prove(now);
+    }
+}
+
+fn credential(next: &Record, seen: &Seen<'_>, now: Timestamp) -> Option<Credential> {
+    let fresh = |epoch| {
+        let life = match seen.kind {
+            CredentialKind::Token => TOKEN_LIFE,
+            CredentialKind::ServiceAccount => CREDENTIAL_LIMIT,
+        };
+        let limit = now + CREDENTIAL_LIMIT;
+        Credential { kind: seen.kind, epoch, allocated: now, expires: now + life, limit, revoked: None }
+    };
+    let Some(held) = &next.credential else {
+        // None once a key is pinned: whoever has come in renews with its certificate.
+        return next.keys.pin.is_none().then(|| fresh(0));
+    };
+    if held.revoked.is_some() {
+        return Some(held.clone());
+    }
+    let came_in = next.proven() && next.keys.open_until.is_none();
+    if came_in || held.limit <= now {
+        return Some(Credential { revoked: Some(now), ..held.clone() });
+    }
+    if seen.id_taken {
+        return Some(fresh(held.epoch + 1));
+    }
+    if held.kind != seen.kind && next.keys.pin.is_none() {
+        // The flag, or what the probe found, has changed: the other kind, from its beginning.
+        return Some(fresh(held.epoch));
+    }
+    if held.kind == CredentialKind::Token && held.expires - EXTEND_BEFORE <= now && held.expires < held.limit {
+        return Some(Credential { expires: (now + TOKEN_LIFE).min(held.limit), ..held.clone() });
+    }
+    Some(held.clone())
+}
+
+#[cfg(test)]
+#[path = "life_tests.rs"]
+mod tests;

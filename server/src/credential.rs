@@ -1,0 +1,205 @@
+//! The bootstrap credential in the seed, of both kinds: makes it stand, hands it out, revokes it. When it is to stand
+//! and for how long is on record (`core::life`); nothing here invents a token that a restart would invent anew.
+
+use contract::kubeconfig::{BootstrapExtension, Credential as KubeconfigCredential, Kubeconfig};
+use contract::names::{self, FirewallName};
+use contract::record::{Credential, CredentialKind};
+use contract::token::{SeedKey, TokenError};
+use jiff::Timestamp;
+use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::ResourceExt;
+use kube::api::{Api, PostParams};
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::json;
+use thiserror::Error;
+
+use cluster::api::{apply, call, call_opt};
+use cluster::failure::{Class, Failure};
+
+use crate::core::life::CREDENTIAL_LIMIT;
+use crate::core::plan;
+use crate::seed::Seed;
+
+#[derive(Debug, Error)]
+pub enum CredentialError {
+    #[error(transparent)]
+    Call(#[from] Failure),
+    #[error("Secret {0}/firewall-approver-key: {1}")]
+    SeedKey(String, TokenError),
+    #[error("Secret {0}/firewall-approver-key has no key `key`: delete it to have a new one made")]
+    NoSeedKey(String),
+    #[error("the token of ServiceAccount firewall-bootstrap/{0} came back empty")]
+    NoToken(FirewallName),
+}
+
+/// What became of making a credential stand.
+pub enum Standing {
+    /// This opens the seed for a first request.
+    Kubeconfig(SecretString),
+    /// The token's id is somebody else's: the next epoch has another.
+    IdTaken,
+}
+
+const SEED_KEY: &str = "key";
+
+/// The key that this seed's bootstrap tokens are derived from: restored, or made once.
+pub async fn seed_key(seed: &Seed) -> Result<SeedKey, CredentialError> {
+    let namespace = &seed.own_namespace;
+    let what = |verb: &str| format!("{verb} Secret {namespace}/{}", names::SEED_KEY_SECRET);
+    let secrets = seed.secrets(namespace);
+    let found = call_opt(what("get"), secrets.get(names::SEED_KEY_SECRET)).await?;
+    let secret = if let Some(secret) = found {
+        secret
+    } else {
+        let key = SeedKey::generate().map_err(|e| CredentialError::SeedKey(namespace.clone(), e))?;
+        let secret: Secret = Secret {
+            metadata: ObjectMeta {
+                name: Some(names::SEED_KEY_SECRET.into()),
+                namespace: Some(namespace.clone()),
+                labels: Some([(names::MANAGED_BY_LABEL.to_owned(), names::APPROVER.to_owned())].into()),
+                ..ObjectMeta::default()
+            },
+            type_: Some("Opaque".into()),
+            data: Some([(SEED_KEY.to_owned(), k8s_openapi::ByteString(key.as_bytes().to_vec()))].into()),
+            ..Secret::default()
+        };
+        // A POST, not an apply: of two replicas that start together one makes it and the other reads it.
+        match call(what("create"), secrets.create(&PostParams::default(), &secret)).await {
+            Ok(secret) => secret,
+            Err(failure) if failure.is(Class::AlreadyExists) => {
+                call(what("get"), secrets.get(names::SEED_KEY_SECRET)).await?
+            }
+            Err(failure) => return Err(failure.into()),
+        }
+    };
+    let data = secret.data.unwrap_or_default();
+    let bytes = data.get(SEED_KEY).ok_or_else(|| CredentialError::NoSeedKey(namespace.clone()))?;
+    SeedKey::from_bytes(&bytes.0).map_err(|e| CredentialError::SeedKey(namespace.clone(), e))
+}
+
+/// Makes the credential on record stand. `known` is the bootstrap kubeconfig that was handed out before.
+pub async fn stand(
+    seed: &Seed,
+    key: &SeedKey,
+    firewall: &plan::Firewall<'_>,
+    credential: &Credential,
+    extension: BootstrapExtension,
+    known: Option<&Kubeconfig>,
+) -> Result<Standing, CredentialError> {
+    let bearer = match credential.kind {
+        CredentialKind::Token => match token(seed, key, firewall, credential).await? {
+            Some(bearer) => bearer,
+            None => return Ok(Standing::IdTaken),
+        },
+        CredentialKind::ServiceAccount => service_account(seed, firewall.name, credential, known).await?,
+    };
+    let kubeconfig =
+        seed.endpoint.kubeconfig(firewall.namespace, KubeconfigCredential::Token(bearer), Some(extension)).write();
+    Ok(Standing::Kubeconfig(SecretString::from(kubeconfig.as_str())))
+}
+
+/// Revokes the credential on record. Saying it twice does no harm.
+pub async fn revoke(
+    seed: &Seed,
+    key: &SeedKey,
+    namespace: &str,
+    firewall: &FirewallName,
+    credential: &Credential,
+) -> Result<(), CredentialError> {
+    match credential.kind {
+        CredentialKind::Token => {
+            let name = key.token(namespace, firewall, credential.epoch).secret_name();
+            let past = k8s_openapi::ByteString(plan::rfc3339(Timestamp::UNIX_EPOCH).into_bytes());
+            // A past expiration makes the token a 401 within seconds, and the token cleaner then removes it.
+            let patch = json!({ "data": { "expiration": past } });
+            seed.patch_secret(names::TOKEN_NAMESPACE, &name, &patch).await?;
+        }
+        CredentialKind::ServiceAccount => {
+            // The token is bound to this Secret and dies with it.
+            seed.delete_secret(names::SERVICE_ACCOUNT_NAMESPACE, firewall.as_str()).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn token(
+    seed: &Seed,
+    key: &SeedKey,
+    firewall: &plan::Firewall<'_>,
+    credential: &Credential,
+) -> Result<Option<SecretString>, CredentialError> {
+    let token = key.token(firewall.namespace, firewall.name, credential.epoch);
+    let labels = plan::labels(firewall.name);
+    match seed.read_own(names::TOKEN_NAMESPACE, &token.secret_name()).await {
+        Ok(None) => {}
+        Ok(Some(found)) if found.labels() == &labels => {}
+        // Somebody else's: seen, or kept from us by the policy.
+        Ok(Some(_)) => return Ok(None),
+        Err(failure) if failure.is(Class::Invalid) => return Ok(None),
+        Err(failure) => return Err(failure.into()),
+    }
+    let what_for = format!("firewall {}/{}", firewall.namespace, firewall.name);
+    let secret = plan::token_secret(&token, labels, &what_for, credential.expires);
+    seed.apply_secret(names::TOKEN_NAMESPACE, &secret).await?;
+    Ok(Some(token.bearer()))
+}
+
+async fn service_account(
+    seed: &Seed,
+    firewall: &FirewallName,
+    credential: &Credential,
+    known: Option<&Kubeconfig>,
+) -> Result<SecretString, CredentialError> {
+    let namespace = names::SERVICE_ACCOUNT_NAMESPACE;
+    let meta = ObjectMeta {
+        name: Some(firewall.to_string()),
+        namespace: Some(namespace.into()),
+        labels: Some(plan::labels(firewall)),
+        ..ObjectMeta::default()
+    };
+    let accounts: Api<ServiceAccount> = Api::namespaced(seed.client.clone(), namespace);
+    let account = ServiceAccount {
+        metadata: meta.clone(),
+        automount_service_account_token: Some(false),
+        ..ServiceAccount::default()
+    };
+    apply(&accounts, names::APPROVER, firewall.as_str(), &account).await?;
+    let secret = Secret { metadata: meta, type_: Some("Opaque".into()), ..Secret::default() };
+    let bound = seed.apply_secret(namespace, &secret).await?;
+    let uid = bound.uid().unwrap_or_default();
+
+    if let Some(Kubeconfig { credential: KubeconfigCredential::Token(token), .. }) = known
+        && bound_to(token, &uid)
+    {
+        return Ok(token.clone());
+    }
+    let life = credential.limit.duration_since(Timestamp::now()).clamp(jiff::SignedDuration::from_mins(10), CREDENTIAL_LIMIT);
+    let request = TokenRequest {
+        spec: TokenRequestSpec {
+            audiences: Vec::new(),
+            expiration_seconds: Some(life.as_secs()),
+            bound_object_ref: Some(BoundObjectReference {
+                api_version: Some("v1".into()),
+                kind: Some("Secret".into()),
+                name: Some(firewall.to_string()),
+                uid: Some(uid),
+            }),
+        },
+        ..TokenRequest::default()
+    };
+    let what = format!("create a token of ServiceAccount {namespace}/{firewall}");
+    let answer =
+        call(what, accounts.create_subresource::<_, TokenRequest>("token", firewall.as_str(), &PostParams::default(), &request)).await?;
+    answer.status.map(|status| SecretString::from(status.token)).ok_or_else(|| CredentialError::NoToken(firewall.clone()))
+}
+
+/// Whether this token lives and is bound to the Secret of that UID. It was made by this seed for us; nobody else's word
+/// depends on it, so its claims are read without verifying them.
+fn bound_to(token: &SecretString, uid: &str) -> bool {
+    let claims = contract::token::unverified_claims(token.expose_secret());
+    let bound = claims.as_ref().and_then(|c| c.pointer("/kubernetes.io/secret/uid")).and_then(|v| v.as_str());
+    let expires = claims.as_ref().and_then(|c| c.get("exp")).and_then(serde_json::Value::as_i64).unwrap_or(0);
+    bound == Some(uid) && expires > Timestamp::now().as_second()
+}

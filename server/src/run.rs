@@ -1,0 +1,269 @@
+//! Composition: connects, asks for its own rights, fills the caches, and runs the two workers until a signal comes.
+
+use std::collections::HashMap;
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::Duration;
+
+use anyhow::Context;
+use contract::names;
+use contract::record::CredentialKind;
+use futures::{Stream, StreamExt, stream};
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use k8s_openapi::api::core::v1::Secret;
+use kube::core::DeserializeGuard;
+use kube::runtime::controller::Action;
+use kube::runtime::reflector::{self, ObjectRef, Store};
+use kube::runtime::{Controller, WatchStreamExt, controller, watcher};
+use kube::{Api, Client, Resource};
+use serde::de::DeserializeOwned;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{broadcast, mpsc};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use cluster::firewall::Firewall;
+
+use crate::approver::{Applied, Approver};
+use crate::args::{BootstrapCredential, Run};
+use crate::events::Events;
+use crate::seed::Seed;
+use crate::shoots::Shoots;
+use crate::{credential, firewalls, preflight, probe, requests};
+
+/// How often the seed is asked again what a bootstrap token may do there.
+const PROBE_AGAIN: Duration = Duration::from_secs(3600);
+const ERROR_RETRY: Duration = Duration::from_secs(2);
+
+pub async fn run(run: Run) -> anyhow::Result<()> {
+    let (client, _) = cluster::client::operator(run.kubeconfig.as_deref()).await?;
+    preflight::check(&client, &run.own_namespace, &run.namespaces).await?;
+    let seed = Seed::connect(client, &run).await?;
+    let key = credential::seed_key(&seed).await?;
+    let kind = match run.bootstrap_credential {
+        BootstrapCredential::ServiceAccount => CredentialKind::ServiceAccount,
+        BootstrapCredential::Token => {
+            probe::tokens_work(&seed, &key).await.context(
+                "--bootstrap-credential=token, but this seed takes no bootstrap tokens: start its kube-apiserver with \
+                 --enable-bootstrap-token-auth, or use --bootstrap-credential=service-account",
+            )?;
+            CredentialKind::Token
+        }
+        BootstrapCredential::Auto => {
+            let (kind, why) = probe::choose(&seed, &key).await;
+            tracing::info!(?kind, "bootstrap credential: {why}");
+            kind
+        }
+    };
+    tracing::info!(seed = %seed.id, server = %seed.endpoint.server, dry_run = run.dry_run, "serving this seed");
+    Workers::start(seed, key, kind, &run).await?.until_told_to_stop(&run).await
+}
+
+struct Workers {
+    approver: Arc<Approver>,
+    /// Workers end when told to; watches are dropped with the process.
+    workers: JoinSet<&'static str>,
+    watches: JoinSet<&'static str>,
+    stop: CancellationToken,
+}
+
+impl Workers {
+    async fn start(
+        seed: Seed,
+        key: contract::token::SeedKey,
+        kind: CredentialKind,
+        run: &Run,
+    ) -> anyhow::Result<Self> {
+        let stop = CancellationToken::new();
+        let (mut workers, mut watches) = (JoinSet::new(), JoinSet::new());
+        let client = seed.client.clone();
+        let named = |name: &str| watcher::Config::default().fields(&format!("metadata.name={name}"));
+        let states = scopes::<Secret>(&client, &run.namespaces)
+            .map(|api| cache(&mut watches, "watch of state Secrets", api, named(names::STATE_SECRET)))
+            .collect();
+        let shoot_secrets = scopes::<Secret>(&client, &run.namespaces)
+            .map(|api| cache(&mut watches, "watch of shoot access Secrets", api, named(names::SHOOT_ACCESS_SECRET)))
+            .collect();
+        let controllers: Vec<_> = scopes::<DeserializeGuard<Firewall>>(&client, &run.namespaces)
+            .map(|api| Controller::new(api, watcher::Config::default()))
+            .collect();
+        let ours = watcher::Config::default().fields(&format!("spec.signerName={}", names::SIGNER));
+        let request_controller = Controller::new(Api::<CertificateSigningRequest>::all(client.clone()), ours);
+
+        let (wake_firewall, mut woken_firewalls) = mpsc::unbounded_channel::<(String, String)>();
+        let (wake_request, woken_requests) = mpsc::unbounded_channel::<String>();
+        let approver = Arc::new(Approver {
+            key,
+            kind: RwLock::new(kind),
+            dry_run: run.dry_run,
+            firewalls: controllers.iter().map(Controller::store).collect(),
+            states,
+            shoot_secrets,
+            requests: request_controller.store(),
+            shoots: Shoots::new(wake_firewall.clone()),
+            events: Events::new(client),
+            wake_firewall,
+            wake_request,
+            applied: Applied::default(),
+            handed_out: Mutex::new(HashMap::new()),
+            said: Mutex::new(HashMap::new()),
+            seed,
+        });
+        // The caches first: nothing is decided on a fact that has merely not arrived yet.
+        for store in approver.states.iter().chain(&approver.shoot_secrets) {
+            store.wait_until_ready().await.context("the watch of Secrets ended before it began")?;
+        }
+
+        // Each namespace has its own controller; whoever is woken is told to all of them and known to one.
+        let (woken, _) = broadcast::channel::<(String, String)>(4096);
+        for controller in controllers {
+            let trigger = listen(woken.subscribe());
+            let worker = controller
+                .reconcile_on(trigger)
+                .with_config(controller::Config::default().concurrency(8))
+                .graceful_shutdown_on(stop.clone().cancelled_owned())
+                .run(firewalls::reconcile, firewall_error, Arc::clone(&approver));
+            workers.spawn(drain("worker for Firewalls", worker));
+        }
+        let trigger = received(woken_requests).map(|name| ObjectRef::new(&name));
+        let worker = request_controller
+            .reconcile_on(trigger)
+            .with_config(controller::Config::default().concurrency(16))
+            .graceful_shutdown_on(stop.clone().cancelled_owned())
+            .run(requests::reconcile, request_error, Arc::clone(&approver));
+        workers.spawn(drain("worker for requests", worker));
+        watches.spawn(async move {
+            while let Some(firewall) = woken_firewalls.recv().await {
+                let _ = woken.send(firewall);
+            }
+            "waking of Firewalls"
+        });
+        Ok(Self { approver, workers, watches, stop })
+    }
+
+    /// A signal ends it in good order, a second one at once; a worker that dies ends it with its name.
+    async fn until_told_to_stop(mut self, run: &Run) -> anyhow::Result<()> {
+        let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+        let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+        let mut probe_again = tokio::time::interval_at(tokio::time::Instant::now() + PROBE_AGAIN, PROBE_AGAIN);
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => break,
+                _ = interrupt.recv() => break,
+                Some(ended) = self.workers.join_next() => return Err(ended_by_itself(ended)),
+                Some(ended) = self.watches.join_next() => return Err(ended_by_itself(ended)),
+                _ = probe_again.tick(), if run.bootstrap_credential == BootstrapCredential::Auto => self.probe().await,
+            }
+        }
+        tracing::info!("told to stop");
+        self.stop.cancel();
+        tokio::select! {
+            () = tokio::time::sleep(Duration::from_secs(10)) => {}
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+            () = async { while self.workers.join_next().await.is_some() {} } => {}
+        }
+        Ok(())
+    }
+
+    async fn probe(&self) {
+        let (kind, why) = probe::choose(&self.approver.seed, &self.approver.key).await;
+        if kind != self.approver.kind() {
+            tracing::warn!(?kind, "bootstrap credential: {why}");
+            *self.approver.kind.write().unwrap_or_else(std::sync::PoisonError::into_inner) = kind;
+        }
+        let approver = &self.approver;
+        approver.shoots.keep(|namespace| approver.all_firewalls().any(|f| f.meta().namespace.as_deref() == Some(namespace)));
+    }
+}
+
+/// The API of every namespace that is worked on.
+fn scopes<K>(client: &Client, namespaces: &[String]) -> impl Iterator<Item = Api<K>>
+where
+    K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
+{
+    let all = namespaces.is_empty().then(|| Api::all(client.clone()));
+    let some: Vec<_> = namespaces.iter().map(|namespace| Api::namespaced(client.clone(), namespace)).collect();
+    all.into_iter().chain(some)
+}
+
+/// A cache of objects that is kept by a watch.
+fn cache<K>(tasks: &mut JoinSet<&'static str>, what: &'static str, api: Api<K>, config: watcher::Config) -> Store<K>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+{
+    let (store, writer) = reflector::store();
+    let events = watcher(api, config).default_backoff().reflect(writer);
+    tasks.spawn(async move {
+        let mut events = std::pin::pin!(events);
+        let mut failing = false;
+        while let Some(event) = events.next().await {
+            if let Err(error) = &event
+                && !failing
+            {
+                tracing::warn!(%error, "the {what} failed and is tried again");
+            }
+            failing = event.is_err();
+        }
+        what
+    });
+    store
+}
+
+fn listen(woken: broadcast::Receiver<(String, String)>) -> impl Stream<Item = ObjectRef<DeserializeGuard<Firewall>>> {
+    stream::unfold(woken, |mut woken| async move {
+        loop {
+            match woken.recv().await {
+                Ok((namespace, name)) => return Some((ObjectRef::new(&name).within(&namespace), woken)),
+                // Missed some under load: the poll looks at everything.
+                Err(broadcast::error::RecvError::Lagged(_)) => {}
+                Err(broadcast::error::RecvError::Closed) => return None,
+            }
+        }
+    })
+}
+
+fn received<T>(receiver: mpsc::UnboundedReceiver<T>) -> impl Stream<Item = T> {
+    stream::unfold(receiver, |mut receiver| async move { receiver.recv().await.map(|item| (item, receiver)) })
+}
+
+/// Runs a worker to its end. Its own errors were logged where they arose; those of its watch are said here, once each
+/// time they begin.
+async fn drain<T, E, Q>(
+    name: &'static str,
+    results: impl Stream<Item = Result<T, controller::Error<E, Q>>>,
+) -> &'static str
+where
+    E: std::error::Error + 'static,
+    Q: std::error::Error + 'static,
+{
+    let mut results = std::pin::pin!(results);
+    let mut failing = false;
+    while let Some(result) = results.next().await {
+        let queue_failed = matches!(&result, Err(controller::Error::QueueError(_)));
+        if let Err(controller::Error::QueueError(error)) = &result
+            && !failing
+        {
+            tracing::warn!(%error, "the watch of the {name} failed and is tried again");
+        }
+        failing = queue_failed;
+    }
+    name
+}
+
+fn firewall_error(_: Arc<DeserializeGuard<Firewall>>, error: &firewalls::FirewallError, _: Arc<Approver>) -> Action {
+    if let firewalls::FirewallError::Raced(_) = error {
+        return Action::requeue(Duration::from_millis(50));
+    }
+    tracing::warn!(%error, "tried again");
+    Action::requeue(ERROR_RETRY)
+}
+
+fn request_error(_: Arc<CertificateSigningRequest>, error: &requests::RequestError, _: Arc<Approver>) -> Action {
+    tracing::warn!(%error, "tried again");
+    Action::requeue(ERROR_RETRY)
+}
+
+fn ended_by_itself(ended: Result<&'static str, tokio::task::JoinError>) -> anyhow::Error {
+    anyhow::anyhow!("the {} ended by itself", ended.unwrap_or("task that panicked"))
+}

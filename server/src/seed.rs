@@ -1,0 +1,164 @@
+//! The seed that this approver serves: its id, where firewalls reach it, and the few ways in which we touch its
+//! Secrets. Owns no decision.
+
+use std::path::Path;
+
+use contract::kubeconfig::{CaBundle, Credential, Kubeconfig};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
+use kube::api::{Api, DeleteParams, Patch, PatchParams};
+use kube::{Client, ResourceExt};
+use serde_json::{Value, json};
+use thiserror::Error;
+
+use cluster::api::{apply, call, call_opt};
+use cluster::client::{self, ClientError};
+use cluster::failure::{Class, Failure};
+use contract::names;
+
+#[derive(Debug, Error)]
+pub enum SeedError {
+    #[error(transparent)]
+    Call(#[from] Failure),
+    #[error("namespace {0} does not exist in this seed: create it, or correct --namespace / --own-namespace")]
+    NoNamespace(String),
+    #[error(
+        "it is not known where firewalls reach this seed: give --seed-server, or create ConfigMap garden/seed-api-server with key `url`"
+    )]
+    NoServer,
+    #[error("ConfigMap {0}/kube-root-ca.crt has no key ca.crt: give --seed-ca, or run kube-controller-manager's root-ca-certificate-publisher")]
+    NoCa(String),
+    #[error("CA file {path}: {problem}")]
+    CaFile { path: String, problem: String },
+    #[error("the seed's CA: {0}")]
+    Ca(String),
+    #[error("firewalls would not reach this seed at {server}: {problem}")]
+    Unusable { server: String, problem: String },
+}
+
+#[derive(Clone)]
+pub struct Seed {
+    pub client: Client,
+    /// UID of namespace kube-system: what tells one seed from another.
+    pub id: String,
+    pub own_namespace: String,
+    pub endpoint: Endpoint,
+}
+
+/// Where firewalls reach the API server, and whom they have to trust.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    pub server: String,
+    pub ca: CaBundle,
+}
+
+impl Seed {
+    pub async fn connect(client: Client, run: &crate::args::Run) -> Result<Self, SeedError> {
+        let namespaces: Api<Namespace> = Api::all(client.clone());
+        let named = |name: String| {
+            let namespaces = namespaces.clone();
+            async move {
+                let found = call_opt(format!("get Namespace {name}"), namespaces.get(&name)).await?;
+                found.ok_or(SeedError::NoNamespace(name))
+            }
+        };
+        let id = named("kube-system".to_owned()).await?.uid().unwrap_or_default();
+        named(run.own_namespace.clone()).await?;
+        for namespace in &run.namespaces {
+            named(namespace.clone()).await?;
+        }
+        let endpoint = Endpoint::find(&client, run).await?;
+        endpoint.try_it().await?;
+        Ok(Self { client, id, own_namespace: run.own_namespace.clone(), endpoint })
+    }
+
+    pub fn secrets(&self, namespace: &str) -> Api<Secret> {
+        Api::namespaced(self.client.clone(), namespace)
+    }
+
+    /// Reads one of our own Secrets in a namespace where we may not `get`: an empty patch changes nothing and answers
+    /// with the object, and the policies let it through for Secrets of ours only.
+    pub async fn read_own(&self, namespace: &str, name: &str) -> Result<Option<Secret>, Failure> {
+        let what = format!("read Secret {namespace}/{name}");
+        let params = PatchParams { field_manager: Some(names::APPROVER.into()), ..PatchParams::default() };
+        call_opt(what, self.secrets(namespace).patch(name, &params, &Patch::Merge(json!({})))).await
+    }
+
+    pub async fn apply_secret(&self, namespace: &str, secret: &Secret) -> Result<Secret, Failure> {
+        apply(&self.secrets(namespace), names::APPROVER, &secret.name_any(), secret).await
+    }
+
+    /// Changes a Secret that has to exist; `None` if it does not.
+    pub async fn patch_secret(&self, namespace: &str, name: &str, patch: &Value) -> Result<Option<Secret>, Failure> {
+        let what = format!("patch Secret {namespace}/{name}");
+        let params = PatchParams { field_manager: Some(names::APPROVER.into()), ..PatchParams::default() };
+        call_opt(what, self.secrets(namespace).patch(name, &params, &Patch::Merge(patch))).await
+    }
+
+    pub async fn delete_secret(&self, namespace: &str, name: &str) -> Result<(), Failure> {
+        let what = format!("delete Secret {namespace}/{name}");
+        call_opt(what, self.secrets(namespace).delete(name, &DeleteParams::default())).await.map(|_| ())
+    }
+}
+
+impl Endpoint {
+    async fn find(client: &Client, run: &crate::args::Run) -> Result<Self, SeedError> {
+        let server = match &run.seed_server {
+            Some(server) => server.clone(),
+            None => {
+                let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "garden");
+                let map = call_opt("get ConfigMap garden/seed-api-server", maps.get("seed-api-server")).await?;
+                map.and_then(|map| map.data?.remove("url")).ok_or(SeedError::NoServer)?
+            }
+        };
+        let pem = match &run.seed_ca {
+            Some(path) => read_file(path)?,
+            None => {
+                let maps: Api<ConfigMap> = Api::namespaced(client.clone(), &run.own_namespace);
+                let what = format!("get ConfigMap {}/kube-root-ca.crt", run.own_namespace);
+                let map = call_opt(what, maps.get("kube-root-ca.crt")).await?;
+                map.and_then(|map| map.data?.remove("ca.crt"))
+                    .ok_or_else(|| SeedError::NoCa(run.own_namespace.clone()))?
+            }
+        };
+        let ca = CaBundle::from_pem(&pem).map_err(|e| SeedError::Ca(e.to_string()))?;
+        Ok(Self { server: server.trim_end_matches('/').to_owned(), ca })
+    }
+
+    /// Asks the server for its version as a firewall would reach it: what is handed out must work. Any HTTP answer
+    /// will do, anonymous requests may be refused.
+    async fn try_it(&self) -> Result<(), SeedError> {
+        let unusable = |problem: String| SeedError::Unusable { server: self.server.clone(), problem };
+        let anonymous = self.kubeconfig("default", Credential::None, None);
+        // Through our own reader, as the agent will: what it would refuse is refused here already.
+        let text = self.kubeconfig("default", Credential::Token("a.b".to_owned().into()), None).write();
+        Kubeconfig::read("--seed-server and --seed-ca", &text).map_err(|e| unusable(e.to_string()))?;
+        let client = client::connect("--seed-server", &anonymous).map_err(|e: ClientError| unusable(e.to_string()))?;
+        match call(format!("GET {}/version", self.server), client.apiserver_version()).await {
+            Ok(_) => Ok(()),
+            Err(failure) if matches!(failure.class, Class::Unauthenticated | Class::Forbidden) => Ok(()),
+            Err(failure) => Err(unusable(failure.to_string())),
+        }
+    }
+
+    /// A kubeconfig for this seed in which every name is the shoot's namespace.
+    pub fn kubeconfig(
+        &self,
+        namespace: &str,
+        credential: Credential,
+        bootstrap: Option<contract::kubeconfig::BootstrapExtension>,
+    ) -> Kubeconfig {
+        Kubeconfig {
+            server: self.server.clone(),
+            tls_server_name: None,
+            ca: self.ca.clone(),
+            credential,
+            namespace: namespace.to_owned(),
+            bootstrap,
+        }
+    }
+}
+
+fn read_file(path: &Path) -> Result<String, SeedError> {
+    std::fs::read_to_string(path)
+        .map_err(|e| SeedError::CaFile { path: path.display().to_string(), problem: e.to_string() })
+}

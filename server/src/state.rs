@@ -1,0 +1,112 @@
+//! The shoot's state Secret: the handover key and one record per firewall. Written before what it describes takes
+//! effect, and always against the version that was read: two writers never overwrite each other.
+
+use std::collections::BTreeMap;
+
+use contract::key::{KeyError, PrivateKey};
+use contract::names::{self, FirewallName};
+use contract::record::{Record, RecordError};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::ResourceExt;
+use serde_json::json;
+use thiserror::Error;
+
+use cluster::api::call_opt;
+use cluster::failure::{Class, Failure};
+
+use crate::seed::Seed;
+
+#[derive(Debug, Error)]
+pub enum StateError {
+    #[error(transparent)]
+    Call(#[from] Failure),
+    #[error("Secret {namespace}/firewall-bootstrap, record of firewall {firewall}: {source}")]
+    Record { namespace: String, firewall: FirewallName, source: RecordError },
+    #[error(
+        "Secret {namespace}/firewall-bootstrap: key handover-key cannot be read: {source}; restore the Secret from its backup"
+    )]
+    HandoverKey { namespace: String, source: KeyError },
+    #[error("Secret {namespace}/firewall-bootstrap has no key handover-key: restore the Secret from its backup")]
+    NoHandoverKey { namespace: String },
+    #[error("no handover key can be made: {0}")]
+    MakeKey(KeyError),
+}
+
+/// The state of one shoot, as it was read.
+pub struct State {
+    namespace: String,
+    secret: Secret,
+}
+
+impl State {
+    pub fn of(namespace: &str, secret: Secret) -> Self {
+        Self { namespace: namespace.to_owned(), secret }
+    }
+
+    /// The state as the API server has it now; made if there is none.
+    pub async fn load_or_make(seed: &Seed, namespace: &str) -> Result<Self, StateError> {
+        if let Some(state) = Self::load(seed, namespace).await? {
+            return Ok(state);
+        }
+        let key = PrivateKey::generate().map_err(StateError::MakeKey)?;
+        let labels = [(names::MANAGED_BY_LABEL, names::APPROVER), (names::PERSIST_LABEL, "true")];
+        let secret = Secret {
+            metadata: ObjectMeta {
+                name: Some(names::STATE_SECRET.into()),
+                namespace: Some(namespace.to_owned()),
+                labels: Some(labels.map(|(k, v)| (k.to_owned(), v.to_owned())).into()),
+                ..ObjectMeta::default()
+            },
+            type_: Some("Opaque".into()),
+            data: Some(BTreeMap::from([(
+                names::STATE_HANDOVER_KEY.to_owned(),
+                ByteString(key.to_pem().as_bytes().to_vec()),
+            )])),
+            ..Secret::default()
+        };
+        Ok(Self::of(namespace, seed.apply_secret(namespace, &secret).await?))
+    }
+
+    pub async fn load(seed: &Seed, namespace: &str) -> Result<Option<Self>, StateError> {
+        let what = format!("get Secret {namespace}/{}", names::STATE_SECRET);
+        let secret = call_opt(what, seed.secrets(namespace).get(names::STATE_SECRET)).await?;
+        Ok(secret.map(|secret| Self::of(namespace, secret)))
+    }
+
+    pub fn handover_key(&self) -> Result<PrivateKey, StateError> {
+        let namespace = || self.namespace.clone();
+        let pem = self.value(names::STATE_HANDOVER_KEY).ok_or_else(|| StateError::NoHandoverKey { namespace: namespace() })?;
+        PrivateKey::from_pem(&String::from_utf8_lossy(pem))
+            .map_err(|source| StateError::HandoverKey { namespace: namespace(), source })
+    }
+
+    pub fn record(&self, firewall: &FirewallName) -> Result<Option<Record>, StateError> {
+        let read = self.value(&firewall.record_key()).map(Record::read).transpose();
+        read.map_err(|source| self.record_error(firewall, source))
+    }
+
+    /// Writes one record over the version that this state was read in; `None` if somebody else was faster.
+    pub async fn save(&self, seed: &Seed, firewall: &FirewallName, record: &Record) -> Result<Option<Self>, StateError> {
+        let bytes = record.write().map_err(|source| self.record_error(firewall, source))?;
+        let patch = json!({
+            "metadata": { "resourceVersion": self.secret.resource_version() },
+            "data": { firewall.record_key(): ByteString(bytes) },
+        });
+        match seed.patch_secret(&self.namespace, names::STATE_SECRET, &patch).await {
+            Ok(Some(secret)) => Ok(Some(Self::of(&self.namespace, secret))),
+            Ok(None) => Ok(None),
+            Err(failure) if failure.is(Class::Conflict) => Ok(None),
+            Err(failure) => Err(failure.into()),
+        }
+    }
+
+    fn value(&self, key: &str) -> Option<&[u8]> {
+        self.secret.data.as_ref()?.get(key).map(|bytes| bytes.0.as_slice())
+    }
+
+    fn record_error(&self, firewall: &FirewallName, source: RecordError) -> StateError {
+        StateError::Record { namespace: self.namespace.clone(), firewall: firewall.clone(), source }
+    }
+}

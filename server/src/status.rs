@@ -1,0 +1,139 @@
+//! How a firewall stands, in one annotation of its Firewall: for people with kubectl. Written only on change; nothing
+//! of ours reads it back but its own `since`.
+
+use contract::names::{self, FirewallName};
+use contract::reasons::Reason;
+use contract::record::Record;
+use jiff::Timestamp;
+use kube::api::{Api, Patch, PatchParams};
+use kube::{Resource, ResourceExt};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use cluster::api::call_opt;
+use cluster::failure::Failure;
+use cluster::firewall::Firewall;
+
+use crate::approver::Approver;
+use crate::core::decide::two_keys;
+use crate::shoots::Closed;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum State {
+    /// The firewall works with its certificate.
+    Ready,
+    /// All is well so far; something is still to come.
+    Waiting,
+    /// Somebody has to do something: the message says what.
+    Refused,
+    /// The approver itself cannot do its work for this firewall.
+    Failing,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    pub state: State,
+    pub reason: Reason,
+    pub message: String,
+    /// When the state ends by itself (a certificate's or a credential's end).
+    pub until: Option<Timestamp>,
+}
+
+#[derive(Serialize, Deserialize, PartialEq)]
+struct Told {
+    state: State,
+    reason: String,
+    message: String,
+    since: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    until: Option<Timestamp>,
+}
+
+/// How a firewall with this record stands.
+pub fn of(name: &FirewallName, record: &Record, has_shoot_access: bool, closed: Option<Closed>) -> Status {
+    let until = record.certificate.as_ref().map(|certificate| certificate.not_after);
+    let status = |state, reason, message: String| Status { state, reason, message, until };
+    if record.contested() {
+        return status(State::Refused, Reason::TwoKeys, two_keys(name, &record.keys));
+    }
+    if let Some((reason, why)) = closed {
+        return status(State::Refused, reason, why);
+    }
+    if record.proven() {
+        let serial = record.certificate.as_ref().map_or("", |certificate| &certificate.serial);
+        return status(State::Ready, Reason::Bootstrapped, format!("the firewall works with certificate {serial}"));
+    }
+    if record.certificate.is_some() {
+        return status(State::Waiting, Reason::WaitingForReport, "a certificate was issued; the firewall has not reported from it yet".into());
+    }
+    match &record.credential {
+        Some(credential) if credential.revoked.is_some() => {
+            let message = format!(
+                "the bootstrap credential ran out before the firewall came in: annotate the Firewall with {}=<its UID>/<any value> and start the machine's agent within the hour",
+                names::REBOOTSTRAP
+            );
+            Status { state: State::Refused, reason: Reason::CredentialExpired, message, until: None }
+        }
+        credential => {
+            let until = credential.as_ref().map(|credential| credential.limit);
+            let (reason, message) = if has_shoot_access {
+                (Reason::WaitingForFirewall, "the bootstrap credential stands; the firewall has not come in yet")
+            } else {
+                (Reason::ShootAccessPending, "the bootstrap credential stands; status.shootAccess of the Firewall is not set yet")
+            };
+            Status { state: State::Waiting, reason, message: message.into(), until }
+        }
+    }
+}
+
+/// Writes the annotation if it says something new.
+pub async fn tell(approver: &Approver, firewall: &Firewall, status: &Status) -> Result<(), Failure> {
+    let told = firewall.annotations().get(names::SEED_ACCESS_STATE);
+    let told: Option<Told> = told.and_then(|json| serde_json::from_str(json).ok());
+    let since = match &told {
+        Some(told) if told.state == status.state && told.reason == status.reason.as_str() => told.since,
+        // Whole seconds: for people, and the same when it is read back.
+        _ => Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default(),
+    };
+    let tell = Told {
+        state: status.state,
+        reason: status.reason.as_str().into(),
+        message: status.message.clone(),
+        since,
+        until: status.until,
+    };
+    if told.as_ref() == Some(&tell) {
+        return Ok(());
+    }
+    let (namespace, name) = (firewall.namespace().unwrap_or_default(), firewall.name_any());
+    let patch = json!({
+        "apiVersion": Firewall::api_version(&()),
+        "kind": Firewall::kind(&()),
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            // With the UID a patch never creates, nor touches a Firewall of the same name that came later.
+            "uid": firewall.uid(),
+            "annotations": { names::SEED_ACCESS_STATE: serde_json::to_string(&tell).unwrap_or_default() },
+        },
+    });
+    let firewalls: Api<Firewall> = Api::namespaced(approver.seed.client.clone(), &namespace);
+    let params = PatchParams::apply(names::APPROVER).force();
+    let what = format!("annotate Firewall {namespace}/{name}");
+    // Gone meanwhile: nobody is left to tell.
+    call_opt(what, firewalls.patch_metadata(&name, &params, &Patch::Apply(&patch))).await?;
+    if told.is_none_or(|told| told.reason != tell.reason) {
+        let message = &tell.message;
+        match status.state {
+            State::Ready | State::Waiting => {
+                tracing::info!(firewall = %format!("{namespace}/{name}"), reason = %status.reason, "{message}");
+                approver.events.normal(firewall.object_ref(&()), status.reason, "Provision", message);
+            }
+            State::Refused | State::Failing => {
+                tracing::warn!(firewall = %format!("{namespace}/{name}"), reason = %status.reason, "{message}");
+                approver.events.warning(firewall.object_ref(&()), status.reason, "Provision", message);
+            }
+        }
+    }
+    Ok(())
+}

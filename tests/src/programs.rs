@@ -1,0 +1,238 @@
+//! The programs under test as real processes: the approver with exactly the identity that the manifests grant, and
+//! agents in folders that stand for their machines.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use tempfile::TempDir;
+
+use crate::harness::{Cluster, eventually};
+
+/// A running program. It is killed when this value is dropped.
+pub struct Program {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Program {
+    fn start(name: &str, args: &[String], log: &Path) -> anyhow::Result<Self> {
+        let out = fs::OpenOptions::new().create(true).append(true).open(log)?;
+        let child = Command::new(binary(name)?)
+            .args(args)
+            // Nothing of the test's own environment: a KUBECONFIG there would be another cluster's.
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("RUST_BACKTRACE", "1")
+            .stdin(Stdio::null())
+            .stdout(out.try_clone()?)
+            .stderr(out)
+            .spawn()
+            .with_context(|| format!("start {name}"))?;
+        Ok(Self { child, log: log.to_owned() })
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// SIGKILL: what a power cut leaves.
+    pub fn kill(mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// SIGTERM, and the exit code.
+    pub async fn stop(mut self) -> anyhow::Result<Option<i32>> {
+        let id = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(id, rustix::process::Signal::TERM)?;
+        self.ended(Duration::from_secs(15)).await
+    }
+
+    /// The exit code of a program that ends by itself.
+    pub async fn ended(&mut self, limit: Duration) -> anyhow::Result<Option<i32>> {
+        let end = tokio::time::Instant::now() + limit;
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status.code());
+            }
+            if tokio::time::Instant::now() > end {
+                bail!("the program did not end within {limit:?}:\n{}", self.log());
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    pub fn runs(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The approver's place: its kubeconfig and its log.
+pub struct ApproverHome {
+    dir: TempDir,
+    server: String,
+}
+
+impl ApproverHome {
+    /// As the manifests have it: ServiceAccount firewall-approver, and nothing more.
+    pub async fn new(seed: &Cluster) -> anyhow::Result<Self> {
+        let dir = TempDir::new()?;
+        let arguments = ["create", "token", "-n", "firewall-approver", "firewall-approver", "--duration=24h"];
+        let token = seed.kubectl_ok(&arguments).await?;
+        write_private(&dir.path().join("kubeconfig"), &seed.kubeconfig_with_token(token.trim()))?;
+        Ok(Self { dir, server: seed.server_url() })
+    }
+
+    pub fn start(&self, more: &[&str]) -> anyhow::Result<Program> {
+        let kubeconfig = self.dir.path().join("kubeconfig").display().to_string();
+        let mut args = ["run", "--kubeconfig", &kubeconfig, "--seed-server", &self.server].map(str::to_owned).to_vec();
+        args.extend(more.iter().map(ToString::to_string));
+        Program::start("firewall-approver", &args, &self.log_path())
+    }
+
+    /// With arguments of the caller's alone.
+    pub fn start_with(&self, args: &[&str]) -> anyhow::Result<Program> {
+        let args: Vec<String> = args.iter().map(ToString::to_string).collect();
+        Program::start("firewall-approver", &args, &self.log_path())
+    }
+
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.dir.path().join("kubeconfig")
+    }
+
+    pub fn log_path(&self) -> PathBuf {
+        self.dir.path().join("log")
+    }
+
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.log_path()).unwrap_or_default()
+    }
+}
+
+/// A firewall machine: the folders that the agent knows, somewhere else.
+pub struct Machine {
+    dir: TempDir,
+    pub firewall: String,
+    pub namespace: String,
+}
+
+impl Machine {
+    /// Installed with the userdata that a bootstrap kubeconfig was put into.
+    pub async fn install(seed: &Cluster, namespace: &str, firewall: &str) -> anyhow::Result<Self> {
+        let kubeconfig = bootstrap_kubeconfig(seed, namespace, firewall).await?;
+        Self::with_kubeconfig(namespace, firewall, &kubeconfig)
+    }
+
+    pub fn with_kubeconfig(namespace: &str, firewall: &str, kubeconfig: &str) -> anyhow::Result<Self> {
+        let machine = Self { dir: TempDir::new()?, firewall: firewall.to_owned(), namespace: namespace.to_owned() };
+        fs::create_dir_all(machine.config())?;
+        fs::create_dir_all(machine.state())?;
+        fs::set_permissions(machine.state(), fs::Permissions::from_mode(0o700))?;
+        write_private(&machine.config().join(".bootstrap.kubeconfig"), kubeconfig)?;
+        Ok(machine)
+    }
+
+    /// Starts the agent; the hook leaves a line in a file.
+    pub fn start(&self) -> anyhow::Result<Program> {
+        self.start_with(&[])
+    }
+
+    pub fn start_with(&self, more: &[&str]) -> anyhow::Result<Program> {
+        let hook = format!("touch {}", self.dir.path().join("hook").display());
+        let mut args = vec!["run".to_owned()];
+        args.extend(self.places());
+        args.extend(["--hook".to_owned(), hook]);
+        args.extend(more.iter().map(ToString::to_string));
+        Program::start("firewall-agent", &args, &self.log_path())
+    }
+
+    /// Runs a command of the agent to its end.
+    pub fn command(&self, command: &str, more: &[&str]) -> anyhow::Result<std::process::Output> {
+        Ok(Command::new(binary("firewall-agent")?).arg(command).args(self.places()).args(more).output()?)
+    }
+
+    fn places(&self) -> Vec<String> {
+        let path = |path: PathBuf| path.display().to_string();
+        vec!["--config-dir".into(), path(self.config()), "--state-dir".into(), path(self.state())]
+    }
+
+    pub fn config(&self) -> PathBuf {
+        self.dir.path().join("etc/firewall-controller")
+    }
+
+    pub fn state(&self) -> PathBuf {
+        self.dir.path().join("var/lib/firewall-agent")
+    }
+
+    pub fn seed_kubeconfig(&self) -> PathBuf {
+        self.config().join(".seed.kubeconfig")
+    }
+
+    pub fn shoot_kubeconfig(&self) -> PathBuf {
+        self.config().join(".shoot.kubeconfig")
+    }
+
+    pub fn log_path(&self) -> PathBuf {
+        self.dir.path().join("log")
+    }
+
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.log_path()).unwrap_or_default()
+    }
+
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Loses its disk: everything but what the userdata put there.
+    pub fn reinstall(&self) -> anyhow::Result<()> {
+        let kubeconfig = fs::read(self.config().join(".bootstrap.kubeconfig"))?;
+        fs::remove_dir_all(self.state())?;
+        fs::remove_dir_all(self.config())?;
+        fs::create_dir_all(self.config())?;
+        fs::create_dir_all(self.state())?;
+        fs::set_permissions(self.state(), fs::Permissions::from_mode(0o700))?;
+        write_private(&self.config().join(".bootstrap.kubeconfig"), &String::from_utf8(kubeconfig)?)
+    }
+}
+
+/// What userdata would carry, once the approver has made it.
+pub async fn bootstrap_kubeconfig(seed: &Cluster, namespace: &str, firewall: &str) -> anyhow::Result<String> {
+    let name = format!("{firewall}-bootstrap-kubeconfig");
+    let client = seed.client().await?;
+    let secrets: kube::Api<k8s_openapi::api::core::v1::Secret> = kube::Api::namespaced(client, namespace);
+    eventually(&format!("Secret {namespace}/{name}"), Duration::from_secs(30), || async {
+        let secret = secrets.get(&name).await?;
+        let bytes = secret.data.unwrap_or_default().remove("kubeconfig").context("no key kubeconfig")?;
+        Ok(String::from_utf8(bytes.0)?)
+    })
+    .await
+}
+
+fn write_private(path: &Path, text: &str) -> anyhow::Result<()> {
+    fs::write(path, text)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    Ok(())
+}
+
+/// The binaries stand beside the test's own folder; `make` builds them first.
+fn binary(name: &str) -> anyhow::Result<PathBuf> {
+    let exe = std::env::current_exe()?;
+    let found = exe.ancestors().skip(1).take(2).map(|dir| dir.join(name)).find(|path| path.is_file());
+    found.with_context(|| format!("{name} is not built: run `cargo build --workspace --bins` first"))
+}
