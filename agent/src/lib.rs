@@ -1,1 +1,91 @@
-//! agent
+//! `firewall-agent`: on a firewall machine, from a bootstrap kubeconfig to a working access to the seed and the shoot,
+//! and what keeps it working. A library, so that many agents can run in one process; the binary is thin.
+
+pub mod args;
+mod clock;
+mod consumer;
+pub mod core;
+mod files;
+mod judge;
+mod machine;
+mod report;
+mod request;
+mod seed;
+mod shoot;
+mod status;
+mod store;
+
+use std::fmt::Display;
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Parser;
+use jiff::Timestamp;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+pub use args::Args;
+pub use files::FileError;
+pub use machine::{Settings, StartError, run};
+pub use status::{CertificateStatus, RequestStatus, ShootStatus, Status, StatusError};
+pub use store::{Paths, StoreError};
+
+use args::{Command, Output};
+
+/// The whole program.
+pub async fn main() -> ExitCode {
+    cluster::client::install_crypto();
+    let args = Args::parse();
+    let outcome = match &args.command {
+        Command::Run(run) => {
+            cluster::log::init(run.log_format.into());
+            run_until_signal(run.settings(args.paths())).await
+        }
+        Command::Status { output } => print_status(&args.paths(), *output),
+        Command::Renew => renew(&args.paths()),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(sentence) => {
+            let _ = writeln!(std::io::stderr(), "firewall-agent: {sentence}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run_until_signal(settings: Settings) -> Result<(), String> {
+    let stop = CancellationToken::new();
+    let mut terminate = signal(SignalKind::terminate()).map_err(sentence)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(sentence)?;
+    let stopped = stop.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        stopped.cancel();
+    });
+    run(settings, stop).await.map_err(sentence)
+}
+
+fn print_status(paths: &Paths, output: Output) -> Result<(), String> {
+    let status = Status::read(paths).map_err(sentence)?;
+    let text = match output {
+        Output::Text => status.text(),
+        Output::Json => serde_json::to_string_pretty(&status).map_err(sentence)? + "\n",
+    };
+    std::io::stdout().write_all(text.as_bytes()).map_err(sentence)
+}
+
+fn renew(paths: &Paths) -> Result<(), String> {
+    // Without an agent's state there is nobody who would see it.
+    Status::read(paths).map_err(sentence)?;
+    let asked = format!("{}\n", Timestamp::now());
+    files::write(&paths.renew(), &asked, |_| Ok::<_, String>(())).map_err(sentence)?;
+    let said = "asked for a new certificate; firewall-agent status shows it\n";
+    std::io::stdout().write_all(said.as_bytes()).map_err(sentence)
+}
+
+fn sentence(error: impl Display) -> String {
+    error.to_string()
+}

@@ -1,1 +1,8 @@
-fn main() {}
+//! The binary `firewall-agent`: everything is in the library.
+
+use std::process::ExitCode;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    agent::main().await
+}

@@ -1,0 +1,160 @@
+//! The one function that decides what the agent does. First whatever leads to a working certificate, then what the
+//! certificate is for, and if nothing is due, what is waited for and until when.
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::backoff::{due, later};
+use super::{Action, Job, Request, Seen, Standing, State, Via, Why};
+
+/// A request that nobody decides is asked anew after this time.
+const UNDECIDED: SignedDuration = SignedDuration::from_mins(15);
+/// So long an answer may take before its absence is worth a word.
+const ANSWER: SignedDuration = SignedDuration::from_secs(5);
+/// Nothing is waited for longer: whatever was overlooked is seen then.
+const LONGEST_WAIT: SignedDuration = SignedDuration::from_secs(60);
+
+pub fn next(state: &State, seen: &Seen, now: Timestamp) -> Action {
+    let access = if state.pace(Job::Access).due(now) {
+        access(state, seen, now)
+    } else {
+        None
+    };
+    if let Some(action) = access {
+        return action;
+    }
+    let job = |(job, action)| (wanted(state, seen, job, now) && state.pace(job).due(now)).then_some(action);
+    JOBS.into_iter().find_map(job).unwrap_or_else(|| wait(state, seen, now))
+}
+
+/// In the order of their urgency. Telling the consumer may take long, so it comes last.
+const JOBS: [(Job, Action); 6] = [
+    (Job::Offer, Action::TryOffer),
+    (Job::Seed, Action::ReadSeed),
+    (Job::Shoot, Action::RefreshShoot),
+    (Job::Clock, Action::MeasureClock),
+    (Job::Report, Action::Report),
+    (Job::Consumer, Action::TellConsumer),
+];
+
+fn access(state: &State, seen: &Seen, now: Timestamp) -> Option<Action> {
+    if !state.key {
+        return Some(Action::MakeKey);
+    }
+    if state.own.is_some() && !state.installed {
+        return Some(Action::Install);
+    }
+    if state.own.is_some() && seen.renewal && !state.renewal {
+        return Some(Action::AcceptRenewal);
+    }
+    let via = via(state, seen, now)?;
+    match state.request {
+        // A request that was made is brought to its end, even if it is not wanted any more: it may be in force already.
+        Some(request) => in_flight(request, via, now),
+        None if certificate_wanted(state, now) => Some(Action::WriteRequest {
+            replacement: state.replacing,
+        }),
+        None => None,
+    }
+}
+
+fn in_flight(request: Request, via: Via, now: Timestamp) -> Option<Action> {
+    match request.standing {
+        Standing::Written => Some(Action::SendRequest(via)),
+        Standing::Pending | Standing::Approved if given_up(&request, now) => Some(Action::DropRequest),
+        Standing::Pending | Standing::Approved => due(request.poll_at, now).then_some(Action::PollRequest(via)),
+        Standing::Issued => Some(Action::TryCandidate),
+        Standing::Tried => Some(Action::Switch),
+        Standing::Void => Some(Action::DropRequest),
+    }
+}
+
+fn given_up(request: &Request, now: Timestamp) -> bool {
+    request.sent.is_some_and(|sent| sent.duration_until(now) >= UNDECIDED)
+}
+
+fn certificate_wanted(state: &State, now: Timestamp) -> bool {
+    state.renewal || state.own.is_none_or(|own| now >= own.renew_at || now >= own.not_after)
+}
+
+fn via(state: &State, seen: &Seen, now: Timestamp) -> Option<Via> {
+    if state.live(now) {
+        Some(Via::Own)
+    } else {
+        seen.bootstrap.then_some(Via::Bootstrap)
+    }
+}
+
+/// Whether a job makes sense with what is at hand.
+fn wanted(state: &State, seen: &Seen, job: Job, now: Timestamp) -> bool {
+    match job {
+        Job::Access => true,
+        Job::Clock => via(state, seen, now).is_some(),
+        Job::Consumer => state.own.is_some() && state.installed && !state.told,
+        Job::Offer => state.live(now) && state.offer,
+        // Without the seed a report still goes through the shoot: it is how the others learn of the trouble.
+        Job::Report => state.key && state.reportable,
+        Job::Seed => state.live(now),
+        Job::Shoot => state.live(now) && state.firewall_read,
+    }
+}
+
+fn wait(state: &State, seen: &Seen, now: Timestamp) -> Action {
+    let mut until = later(now, LONGEST_WAIT);
+    let mut sooner = |at: Timestamp| {
+        if at > now && at < until {
+            until = at;
+        }
+    };
+    for job in Job::ALL {
+        if wanted(state, seen, job, now) {
+            sooner(state.pace(job).at);
+        }
+    }
+    if let Some(request) = state.request {
+        sooner(request.poll_at);
+    }
+    if let Some(own) = state.own {
+        sooner(own.renew_at);
+        sooner(own.not_after);
+    }
+    Action::Wait {
+        until,
+        why: why(state, seen, now),
+    }
+}
+
+fn why(state: &State, seen: &Seen, now: Timestamp) -> Why {
+    let failed = |job: &Job| wanted(state, seen, *job, now) && state.pace(*job).failures > 0;
+    if via(state, seen, now).is_none() {
+        return Why::NoCredential;
+    }
+    // A refused request waits too, and has no failed call to show for it.
+    let refused = state.request.is_some_and(|request| request.standing == Standing::Void);
+    if refused || failed(&Job::Access) {
+        return Why::Failed(Job::Access);
+    }
+    if let Some(request) = state.request {
+        let fresh = request.sent.is_none_or(|sent| sent.duration_until(now) < ANSWER);
+        match request.standing {
+            Standing::Pending if !fresh => return Why::Undecided,
+            Standing::Approved if !fresh => return Why::Unsigned,
+            _ => return Why::Answer,
+        }
+    }
+    const SHOWN: [Job; 6] = [
+        Job::Seed,
+        Job::Offer,
+        Job::Shoot,
+        Job::Report,
+        Job::Consumer,
+        Job::Clock,
+    ];
+    SHOWN
+        .iter()
+        .find(|job| failed(job))
+        .map_or(Why::Steady, |job| Why::Failed(*job))
+}
+
+#[cfg(test)]
+#[path = "next_tests.rs"]
+mod tests;

@@ -1,0 +1,375 @@
+//! Tables for `next`, and the proof that it never turns in circles.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::core::{Event, Own, Patience, Void};
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+const NOW: i64 = 1_000_000;
+
+fn now() -> Timestamp {
+    at(NOW)
+}
+
+fn fresh() -> State {
+    State {
+        key: true,
+        ..State::default()
+    }
+}
+
+fn in_force() -> State {
+    let own = Own {
+        renew_at: at(NOW + 1000),
+        not_after: at(NOW + 2000),
+    };
+    State {
+        own: Some(own),
+        installed: true,
+        told: true,
+        ..fresh()
+    }
+}
+
+fn with_request(mut state: State, standing: Standing) -> State {
+    state.request = Some(Request { standing, replacement: false, sent: None, polls: 0, poll_at: now() });
+    state
+}
+
+const BOOTSTRAP: Seen = Seen {
+    bootstrap: true,
+    renewal: false,
+};
+const NOTHING: Seen = Seen {
+    bootstrap: false,
+    renewal: false,
+};
+const ASKED: Seen = Seen {
+    bootstrap: false,
+    renewal: true,
+};
+
+#[test]
+fn the_way_to_a_certificate_goes_step_by_step() {
+    let expired = State {
+        own: Some(Own {
+            renew_at: at(1),
+            not_after: at(2),
+        }),
+        ..in_force()
+    };
+    let due = State {
+        own: Some(Own {
+            renew_at: at(1),
+            not_after: at(NOW + 9),
+        }),
+        ..in_force()
+    };
+    let asked = State {
+        renewal: true,
+        ..in_force()
+    };
+    let cut_short = State {
+        installed: false,
+        ..in_force()
+    };
+    let write = Action::WriteRequest { replacement: false };
+    let table = [
+        ("no key", State::default(), BOOTSTRAP, Action::MakeKey),
+        ("a key only", fresh(), BOOTSTRAP, write),
+        (
+            "spoilt before",
+            State {
+                replacing: true,
+                ..fresh()
+            },
+            BOOTSTRAP,
+            Action::WriteRequest { replacement: true },
+        ),
+        (
+            "written",
+            with_request(fresh(), Standing::Written),
+            BOOTSTRAP,
+            Action::SendRequest(Via::Bootstrap),
+        ),
+        (
+            "pending",
+            with_request(fresh(), Standing::Pending),
+            BOOTSTRAP,
+            Action::PollRequest(Via::Bootstrap),
+        ),
+        (
+            "approved",
+            with_request(fresh(), Standing::Approved),
+            BOOTSTRAP,
+            Action::PollRequest(Via::Bootstrap),
+        ),
+        (
+            "issued",
+            with_request(fresh(), Standing::Issued),
+            BOOTSTRAP,
+            Action::TryCandidate,
+        ),
+        (
+            "tried",
+            with_request(fresh(), Standing::Tried),
+            BOOTSTRAP,
+            Action::Switch,
+        ),
+        (
+            "void",
+            with_request(fresh(), Standing::Void),
+            BOOTSTRAP,
+            Action::DropRequest,
+        ),
+        ("a switch cut short", cut_short, NOTHING, Action::Install),
+        ("due for renewal", due, NOTHING, write),
+        ("a renewal is asked for", in_force(), ASKED, Action::AcceptRenewal),
+        ("a renewal was taken up", asked.clone(), ASKED, write),
+        (
+            "renewing goes through the own certificate",
+            with_request(asked, Standing::Written),
+            BOOTSTRAP,
+            Action::SendRequest(Via::Own),
+        ),
+        ("expired, with a bootstrap kubeconfig", expired, BOOTSTRAP, write),
+        (
+            "left over from before a crash",
+            with_request(in_force(), Standing::Written),
+            NOTHING,
+            Action::SendRequest(Via::Own),
+        ),
+    ];
+    for (what, state, seen, expected) in table {
+        assert_eq!(next(&state, &seen, now()), expected, "{what}");
+    }
+}
+
+#[test]
+fn what_is_waited_for_has_a_name() {
+    let sent = |standing, ago: i64| {
+        let request = Request {
+            standing,
+            replacement: false,
+            sent: Some(at(NOW - ago)),
+            polls: 9,
+            poll_at: at(NOW + 2),
+        };
+        let mut state = State {
+            request: Some(request),
+            ..fresh()
+        };
+        state.after(Event::Done(Job::Clock, at(NOW + 300)), now());
+        state
+    };
+    let mut refused = sent(Standing::Pending, 9);
+    refused.after(Event::RequestVoid(Void::Refused), now());
+    let mut down = sent(Standing::Pending, 9);
+    down.after(Event::Failed(Job::Access, Patience::Normal), now());
+    let table = [
+        ("no credential", fresh(), NOTHING, Why::NoCredential),
+        ("just sent", sent(Standing::Pending, 1), BOOTSTRAP, Why::Answer),
+        ("undecided", sent(Standing::Pending, 60), BOOTSTRAP, Why::Undecided),
+        ("unsigned", sent(Standing::Approved, 60), BOOTSTRAP, Why::Unsigned),
+        ("refused", refused, BOOTSTRAP, Why::Failed(Job::Access)),
+        ("unreachable", down, BOOTSTRAP, Why::Failed(Job::Access)),
+    ];
+    for (what, state, seen, expected) in table {
+        let Action::Wait { why, .. } = next(&state, &seen, now()) else {
+            panic!("{what}: does not wait")
+        };
+        assert_eq!(why, expected, "{what}");
+    }
+}
+
+#[test]
+fn a_request_that_was_spoilt_before_it_was_sent_is_replaced_at_once_and_once() {
+    let mut state = with_request(fresh(), Standing::Written);
+    state.after(Event::RequestVoid(Void::Spoilt), now());
+    assert_eq!(next(&state, &BOOTSTRAP, now()), Action::DropRequest);
+    state.after(Event::RequestDropped, now());
+    assert_eq!(
+        next(&state, &BOOTSTRAP, now()),
+        Action::WriteRequest { replacement: true }
+    );
+    state.after(Event::RequestWritten { replacement: true }, now());
+    state.after(Event::RequestVoid(Void::Spoilt), now());
+    state.after(Event::Done(Job::Clock, at(NOW + 300)), now());
+    assert!(matches!(next(&state, &BOOTSTRAP, now()), Action::Wait { .. }));
+}
+
+#[test]
+fn refusals_are_answered_more_and_more_slowly() {
+    let mut state = fresh();
+    let mut waits = Vec::new();
+    for _ in 0..4 {
+        state.after(Event::RequestWritten { replacement: false }, now());
+        state.after(Event::RequestStands(Standing::Pending), now());
+        state.after(Event::RequestVoid(Void::Refused), now());
+        waits.push(now().duration_until(state.pace(Job::Access).at).as_secs());
+        state.after(Event::RequestDropped, now());
+    }
+    assert!(
+        (30..=60).contains(&waits[0]) && waits.is_sorted() && waits[3] >= 240,
+        "{waits:?}"
+    );
+}
+
+#[test]
+fn nobody_decides_for_fifteen_minutes_and_it_asks_anew() {
+    for (age, expected) in [(899, Action::PollRequest(Via::Bootstrap)), (900, Action::DropRequest)] {
+        let mut state = with_request(fresh(), Standing::Pending);
+        state.request.as_mut().unwrap().sent = Some(at(NOW - age));
+        assert_eq!(next(&state, &BOOTSTRAP, now()), expected, "{age} s");
+    }
+}
+
+#[test]
+fn a_request_is_asked_for_often_at_first_and_then_less() {
+    let mut state = with_request(fresh(), Standing::Written);
+    let mut time = now();
+    let mut waits = Vec::new();
+    while now().duration_until(time) < SignedDuration::from_secs(90) {
+        state.after(Event::RequestStands(Standing::Pending), time);
+        let poll_at = state.request.unwrap().poll_at;
+        waits.push(time.duration_until(poll_at).as_millis());
+        time = poll_at;
+    }
+    assert_eq!(waits[..6], [100, 200, 400, 800, 2000, 2000]);
+    assert_eq!(waits.last(), Some(&10_000));
+}
+
+#[test]
+fn a_certificate_that_is_due_as_soon_as_it_is_issued_is_not_renewed_in_circles() {
+    let mut state = fresh();
+    state.after(
+        Event::Switched(Own {
+            renew_at: at(NOW - 1),
+            not_after: at(NOW + 9),
+        }),
+        now(),
+    );
+    assert!(!matches!(next(&state, &NOTHING, now()), Action::WriteRequest { .. }));
+    assert!(state.pace(Job::Access).at >= at(NOW + 30));
+}
+
+#[test]
+fn a_failing_shoot_does_not_hold_up_a_renewal() {
+    let mut state = State {
+        firewall_read: true,
+        reportable: true,
+        ..in_force()
+    };
+    state.after(Event::Failed(Job::Shoot, Patience::Normal), now());
+    state.after(Event::Failed(Job::Report, Patience::Normal), now());
+    assert_eq!(next(&state, &ASKED, now()), Action::AcceptRenewal);
+}
+
+fn standing() -> impl Strategy<Value = Standing> {
+    prop::sample::select(vec![
+        Standing::Written,
+        Standing::Pending,
+        Standing::Approved,
+        Standing::Issued,
+        Standing::Tried,
+        Standing::Void,
+    ])
+}
+
+prop_compose! {
+    fn any_state()(
+        flags in prop::array::uniform10(any::<bool>()),
+        seed in any::<u64>(),
+        own in prop::option::of((-100_i64..100, 0_i64..100)),
+        request in prop::option::of((standing(), any::<bool>(), prop::option::of(-2000_i64..10), 0_u32..20, -20_i64..20)),
+        paces in prop::array::uniform7((0_u32..20, -400_i64..400)),
+        denials in 0_u32..20,
+    ) -> State {
+        State {
+            seed, denials,
+            key: flags[0], installed: flags[1], told: flags[2], renewal: flags[3], replacing: flags[4],
+            offer: flags[5], firewall_read: flags[6], reportable: flags[7],
+            own: own.map(|(renew, rest)| Own { renew_at: at(NOW + renew), not_after: at(NOW + renew + rest) }),
+            request: request.map(|(standing, replacement, sent, polls, poll)| Request {
+                standing, replacement, polls, sent: sent.map(|sent| at(NOW + sent)), poll_at: at(NOW + poll),
+            }),
+            paces: paces.map(|(failures, pace)| crate::core::Pace { failures, at: at(NOW + pace) }),
+        }
+    }
+}
+
+/// What may come of an action: the worst and the best alike.
+fn outcome(action: Action, luck: u8) -> Vec<Event> {
+    let failed = |job| vec![Event::Failed(job, Patience::Lag)];
+    let done = |job, events: &[Event]| [events, &[Event::Done(job, at(NOW + 10))]].concat();
+    let good = luck.is_multiple_of(2);
+    match (action, luck % 8) {
+        (Action::MakeKey, _) if good => vec![Event::KeyMade],
+        (Action::Install, _) if good => vec![Event::Installed],
+        (Action::AcceptRenewal, _) if good => vec![Event::RenewalAccepted],
+        (Action::WriteRequest { replacement }, _) if good => vec![Event::RequestWritten { replacement }],
+        (Action::SendRequest(_) | Action::PollRequest(_), 0) => vec![Event::RequestStands(Standing::Pending)],
+        (Action::SendRequest(_) | Action::PollRequest(_), 1) => vec![Event::RequestStands(Standing::Approved)],
+        (Action::SendRequest(_) | Action::PollRequest(_), 2) => vec![Event::RequestStands(Standing::Issued)],
+        (Action::SendRequest(_) | Action::PollRequest(_), 3) => vec![Event::RequestVoid(Void::Spoilt)],
+        (Action::SendRequest(_) | Action::PollRequest(_), 4) => vec![Event::RequestVoid(Void::Gone)],
+        (Action::SendRequest(_) | Action::PollRequest(_), 5) => vec![Event::RequestVoid(Void::Refused)],
+        (Action::TryCandidate, 0) => vec![Event::NotPermitted],
+        (Action::TryCandidate, 1) => vec![Event::RequestVoid(Void::Refused)],
+        (Action::TryCandidate, 2..5) => vec![Event::CandidateTried],
+        (Action::DropRequest, _) if good => vec![Event::RequestDropped],
+        (Action::Switch, 0) => vec![Event::Switched(Own {
+            renew_at: at(NOW - 5),
+            not_after: at(NOW + 5),
+        })],
+        (Action::Switch, 2) => vec![Event::Switched(Own {
+            renew_at: at(NOW + 5),
+            not_after: at(NOW + 9),
+        })],
+        (Action::TryOffer, _) if good => vec![Event::OfferTaken],
+        (Action::ReadSeed, 0) => done(Job::Seed, &[Event::OfferFound]),
+        (Action::ReadSeed, _) if good => done(Job::Seed, &[]),
+        (Action::RefreshShoot, _) if good => done(Job::Shoot, &[]),
+        (Action::MeasureClock, _) if good => done(Job::Clock, &[]),
+        (Action::Report, _) if good => done(Job::Report, &[]),
+        (Action::TellConsumer, _) if good => done(Job::Consumer, &[]),
+        (Action::TryOffer, _) => failed(Job::Offer),
+        (Action::ReadSeed, _) => failed(Job::Seed),
+        (Action::RefreshShoot, _) => failed(Job::Shoot),
+        (Action::MeasureClock, _) => failed(Job::Clock),
+        (Action::Report, _) => failed(Job::Report),
+        (Action::TellConsumer, _) => failed(Job::Consumer),
+        _ => failed(Job::Access),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn from_any_state_and_with_any_luck_it_comes_to_wait_without_turning_in_circles(
+        mut state in any_state(),
+        mut seen in (any::<bool>(), any::<bool>()).prop_map(|(bootstrap, renewal)| Seen { bootstrap, renewal }),
+        luck in prop::collection::vec(any::<u8>(), 60),
+    ) {
+        let mut waited = false;
+        for luck in luck {
+            let action = next(&state, &seen, now());
+            if let Action::Wait { until, .. } = action {
+                prop_assert!(until > now());
+                waited = true;
+                break;
+            }
+            for event in outcome(action, luck) {
+                // Whoever runs it notes the renewal, so it is not new the next time.
+                seen.renewal &= event != Event::RenewalAccepted;
+                state.after(event, now());
+            }
+        }
+        prop_assert!(waited, "still busy: {state:?}");
+    }
+}

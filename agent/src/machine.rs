@@ -1,0 +1,470 @@
+//! The running agent: it holds what the files hold, asks the pure core what to do next, does it, and tells the core how
+//! it ended. Owns the loop and the reasons; each kind of action has a module of its own.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
+
+use cluster::client::connect;
+use contract::access::AgentAccess;
+use contract::key::PrivateKey;
+use contract::kubeconfig::Kubeconfig;
+use contract::names::FirewallName;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
+use kube::api::PostParams;
+use kube::{Api, Client};
+use thiserror::Error;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::core::{Action, Event, Job, Own, Patience, Seen, State, Via, Why, next, renewal_at};
+use crate::files;
+use crate::report::Sent;
+use crate::request::Candidate;
+use crate::seed::{FirewallSeen, Lifeline};
+use crate::shoot::Shoot;
+use crate::status::Status;
+use crate::store::{Access, Handled, OwnPair, Paths, Store, StoreError, StoredRequest};
+
+/// How often the agent looks at what has no watch: the files of its operator.
+const TICK: Duration = Duration::from_secs(1);
+
+/// How one agent runs.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub paths: Paths,
+    /// The life that is asked for each certificate; the signer may give less.
+    pub certificate_duration: SignedDuration,
+    /// Program and arguments that tell the consumer of a changed kubeconfig; empty: nobody is told.
+    pub hook: Vec<String>,
+}
+
+/// Why an agent does not even start: nothing that waiting mends.
+#[derive(Debug, Error)]
+pub enum StartError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("{0}")]
+    Bootstrap(String),
+    #[error("{key} and {pair} hold different keys: restore the one that belongs to this machine")]
+    KeysDiffer { key: String, pair: String },
+}
+
+/// Runs one agent until it is told to stop. Only faults of its configuration end it before.
+pub async fn run(settings: Settings, stop: CancellationToken) -> Result<(), StartError> {
+    let mut machine = Machine::open(settings)?;
+    let ended = stop.cancelled();
+    tokio::pin!(ended);
+    loop {
+        // Whatever is under way may be cut off: a kill can come at any time too, and the next start goes on.
+        tokio::select! {
+            () = &mut ended => break,
+            () = machine.step() => {}
+        }
+    }
+    info!(firewall = %machine.firewall, "stopped");
+    Ok(())
+}
+
+/// One credential at one seed. Thrown away when either changes.
+#[derive(Clone)]
+pub(crate) struct Link {
+    pub(crate) client: Client,
+    pub(crate) access: Access,
+    /// Who the seed says that we are, once it was asked.
+    pub(crate) user: Option<String>,
+}
+
+pub(crate) struct Machine {
+    pub(crate) settings: Settings,
+    pub(crate) store: Store,
+    pub(crate) firewall: FirewallName,
+    pub(crate) state: State,
+    pub(crate) key: Option<PrivateKey>,
+    pub(crate) pair: Option<OwnPair>,
+    pub(crate) access: Option<Access>,
+    pub(crate) handled: Handled,
+    pub(crate) request: Option<StoredRequest>,
+    pub(crate) candidate: Option<Candidate>,
+    pub(crate) own: Option<Link>,
+    pub(crate) bootstrap: Option<(FileVersion, Link)>,
+    pub(crate) seen: Option<FirewallSeen>,
+    /// The value of the annotation that asks for a renewal and was not taken up yet.
+    pub(crate) asked: Option<String>,
+    pub(crate) offer: Option<AgentAccess>,
+    pub(crate) lifeline: Option<Lifeline>,
+    pub(crate) shoot: Option<Shoot>,
+    pub(crate) sent: Option<Sent>,
+    pub(crate) clock_skew: Option<i64>,
+    /// What stands in the way of each job, as it was last logged.
+    pub(crate) problems: BTreeMap<&'static str, String>,
+    pub(crate) why: Option<Why>,
+    pub(crate) status: Option<Status>,
+}
+
+/// Tells a file from the one that was there before under its name.
+pub(crate) type FileVersion = (u64, i64, i64, u64);
+
+impl Machine {
+    fn open(settings: Settings) -> Result<Self, StartError> {
+        let store = Store::open(settings.paths.clone())?;
+        let pair = store.pair()?;
+        let access = store.access()?;
+        let key = match (store.key()?, &pair) {
+            (Some(key), Some((_, other))) if key.public() != other.public() => {
+                return Err(StartError::KeysDiffer {
+                    key: store.paths.key().display().to_string(),
+                    pair: store.paths.current().display().to_string(),
+                });
+            }
+            (Some(key), _) => Some(key),
+            // A key that exists somewhere is restored, never made anew.
+            (None, Some((_, key))) => {
+                store.write_key(key)?;
+                store.key()?
+            }
+            (None, None) => None,
+        };
+        // A pair without the seed it is for is worth nothing; the seed alone tells where to begin again.
+        let pair = access.as_ref().and(pair);
+        if let Some((pair, key)) = &pair {
+            store.switch_pair(pair, key)?;
+        }
+        let firewall = match (&pair, &access) {
+            (Some(_), Some(access)) => access.firewall.clone(),
+            _ => read_bootstrap(&store.paths).map_err(StartError::Bootstrap)?.firewall,
+        };
+        let handled = store.handled()?;
+        let request = store.request()?;
+        let lifeline = store
+            .kubeconfig(&store.paths.lifeline())
+            .ok()
+            .flatten()
+            .as_ref()
+            .and_then(Lifeline::new);
+        let mut machine = Self {
+            state: State {
+                seed: seed_of(&firewall),
+                key: key.is_some(),
+                ..State::default()
+            },
+            settings,
+            firewall,
+            key,
+            pair: pair.map(|(pair, _)| pair),
+            access,
+            handled,
+            candidate: None,
+            own: None,
+            bootstrap: None,
+            seen: None,
+            asked: None,
+            offer: None,
+            lifeline,
+            shoot: None,
+            sent: None,
+            clock_skew: None,
+            problems: BTreeMap::new(),
+            why: None,
+            status: None,
+            request: None,
+            store,
+        };
+        machine.restore(request);
+        Ok(machine)
+    }
+
+    /// Tells the core what the files held.
+    fn restore(&mut self, request: Option<StoredRequest>) {
+        let now = Timestamp::now();
+        if let Some(request) = request {
+            self.state.after(
+                Event::RequestWritten {
+                    replacement: request.replacement,
+                },
+                now,
+            );
+            info!(firewall = %self.firewall, request = %request.name, "goes on with the request of before");
+            self.request = Some(request);
+        }
+        self.state.renewal = self.handled.pending;
+        self.state.own = self.own_times();
+        if let (Some(access), Some(_)) = (&self.access, &self.pair) {
+            self.state.installed = self.store.installed(access);
+        }
+        self.refresh_told();
+        self.refresh_reportable();
+        match &self.pair {
+            Some(pair) => info!(
+                firewall = %self.firewall, serial = %pair.issued.serial, until = %pair.issued.not_after,
+                "started with its own certificate"
+            ),
+            None => info!(firewall = %self.firewall, "started, bootstrapping"),
+        }
+    }
+
+    /// One action, or a wait.
+    async fn step(&mut self) {
+        let now = Timestamp::now();
+        let seen = self.look(now);
+        match next(&self.state, &seen, now) {
+            Action::MakeKey => self.make_key(),
+            Action::Install => self.install(),
+            Action::AcceptRenewal => self.accept_renewal(),
+            Action::WriteRequest { replacement } => self.write_request(replacement),
+            Action::SendRequest(via) => self.send_request(via).await,
+            Action::PollRequest(via) => self.poll_request(via).await,
+            Action::DropRequest => self.drop_request(),
+            Action::TryCandidate => self.try_candidate().await,
+            Action::Switch => self.switch(),
+            Action::TryOffer => self.try_offer().await,
+            Action::MeasureClock => {
+                self.measure_clock(if self.state.live(now) { Via::Own } else { Via::Bootstrap })
+                    .await
+            }
+            Action::ReadSeed => self.read_seed().await,
+            Action::RefreshShoot => self.refresh_shoot().await,
+            Action::Report => self.report().await,
+            Action::TellConsumer => self.tell_consumer().await,
+            Action::Wait { until, why } => {
+                self.waits(why);
+                self.write_status(why);
+                let wait = u64::try_from(now.duration_until(until).as_millis())
+                    .unwrap_or_default()
+                    .max(1);
+                tokio::time::sleep(Duration::from_millis(wait).min(TICK)).await;
+            }
+        }
+    }
+
+    fn look(&mut self, now: Timestamp) -> Seen {
+        let renewal = self.asked.is_some() || self.store.paths.renew().exists();
+        if self.state.live(now) {
+            return Seen {
+                bootstrap: false,
+                renewal,
+            };
+        }
+        match self.bootstrap_link() {
+            Ok(_) => Seen {
+                bootstrap: true,
+                renewal,
+            },
+            Err(problem) => {
+                let gone = if self.pair.is_some() {
+                    "its own certificate is over, and "
+                } else {
+                    ""
+                };
+                self.problem("credential", &format!("{gone}{problem}"));
+                Seen {
+                    bootstrap: false,
+                    renewal,
+                }
+            }
+        }
+    }
+
+    fn waits(&mut self, why: Why) {
+        if self.why == Some(why) {
+            return;
+        }
+        let request = self
+            .request
+            .as_ref()
+            .map(|request| request.name.clone())
+            .unwrap_or_default();
+        match why {
+            Why::Undecided => {
+                warn!(firewall = %self.firewall, request, "waits: nobody has decided about the request; is the firewall-approver running?")
+            }
+            Why::Unsigned => {
+                warn!(firewall = %self.firewall, request, "waits: the request is approved and nobody has signed it; does this seed sign client certificates?")
+            }
+            Why::Steady if self.why.is_some() => info!(firewall = %self.firewall, "all is well"),
+            _ => {}
+        }
+        if why != Why::NoCredential {
+            self.problems.remove("credential");
+        }
+        self.why = Some(why);
+    }
+
+    pub(crate) fn after(&mut self, event: Event) {
+        self.state.after(event, Timestamp::now());
+    }
+
+    /// A step towards a certificate was done.
+    pub(crate) fn advanced(&mut self, event: Event) {
+        self.problems.remove(Job::Access.as_str());
+        self.after(event);
+    }
+
+    pub(crate) fn done(&mut self, job: Job, again: SignedDuration) {
+        let again = Timestamp::now().checked_add(again).unwrap_or(Timestamp::MAX);
+        self.done_until(job, again);
+    }
+
+    pub(crate) fn done_until(&mut self, job: Job, again: Timestamp) {
+        if self.problems.remove(job.as_str()).is_some() {
+            info!(firewall = %self.firewall, job = job.as_str(), "works again");
+        }
+        self.after(Event::Done(job, again));
+    }
+
+    pub(crate) fn failed(&mut self, job: Job, patience: Patience, problem: &impl ToString) {
+        self.problem(job.as_str(), &problem.to_string());
+        self.after(Event::Failed(job, patience));
+    }
+
+    /// Notes what stands in the way. Logged when it changes, not at each try.
+    pub(crate) fn problem(&mut self, job: &'static str, problem: &str) {
+        if self.problems.get(job).is_none_or(|known| known != problem) {
+            warn!(firewall = %self.firewall, job, "{problem}");
+            self.problems.insert(job, problem.to_owned());
+        }
+    }
+
+    pub(crate) fn own_times(&self) -> Option<Own> {
+        let issued = &self.pair.as_ref()?.issued;
+        let renew_at = renewal_at(&self.firewall, issued.not_before, issued.not_after);
+        Some(Own {
+            renew_at,
+            not_after: issued.not_after,
+        })
+    }
+
+    /// The client for a credential, made once and kept while both stand.
+    pub(crate) fn link(&mut self, via: Via) -> Result<Link, String> {
+        match via {
+            Via::Bootstrap => self.bootstrap_link(),
+            Via::Own => {
+                if let Some(link) = &self.own {
+                    return Ok(link.clone());
+                }
+                let (Some(pair), Some(access)) = (&self.pair, &self.access) else {
+                    return Err("there is no certificate of our own".into());
+                };
+                let link = link("the seed", access, &access.with(pair.credential())?)?;
+                self.own = Some(link.clone());
+                Ok(link)
+            }
+        }
+    }
+
+    fn bootstrap_link(&mut self) -> Result<Link, String> {
+        let path = self.store.paths.bootstrap();
+        let version = std::fs::metadata(&path)
+            .map(|m| (m.ino(), m.mtime(), m.mtime_nsec(), m.len()))
+            .unwrap_or_default();
+        if let Some((known, link)) = &self.bootstrap
+            && *known == version
+        {
+            return Ok(link.clone());
+        }
+        let bootstrap = read_bootstrap(&self.store.paths)?;
+        if bootstrap.firewall != self.firewall {
+            return Err(format!(
+                "{} is for firewall {}, and this machine is {}: put its own there",
+                path.display(),
+                bootstrap.firewall,
+                self.firewall
+            ));
+        }
+        let link = link("the seed", &bootstrap.access, &bootstrap.kubeconfig)?;
+        self.bootstrap = Some((version, link.clone()));
+        Ok(link)
+    }
+
+    /// Who the seed says that we are; asked once for each client.
+    pub(crate) async fn user(&mut self, via: Via, link: &mut Link) -> Result<String, cluster::failure::Failure> {
+        if let Some(user) = &link.user {
+            return Ok(user.clone());
+        }
+        let user = who_am_i(&link.client, "the seed").await?;
+        link.user = Some(user.clone());
+        self.remember_user(via, &user);
+        Ok(user)
+    }
+
+    pub(crate) fn remember_user(&mut self, via: Via, user: &str) {
+        let link = match via {
+            Via::Bootstrap => self.bootstrap.as_mut().map(|(_, link)| link),
+            Via::Own => self.own.as_mut(),
+        };
+        if let Some(link) = link {
+            link.user = Some(user.to_owned());
+        }
+    }
+}
+
+/// Asks a server for the name that our credential has there.
+pub(crate) async fn who_am_i(client: &Client, whose: &str) -> Result<String, cluster::failure::Failure> {
+    let reviews: Api<SelfSubjectReview> = Api::all(client.clone());
+    let what = format!("ask {whose} who we are (SelfSubjectReview)");
+    let review = cluster::api::call(
+        what,
+        reviews.create(&PostParams::default(), &SelfSubjectReview::default()),
+    )
+    .await?;
+    Ok(review
+        .status
+        .and_then(|status| status.user_info)
+        .and_then(|user| user.username)
+        .unwrap_or_default())
+}
+
+pub(crate) fn link(what: &str, access: &Access, kubeconfig: &Kubeconfig) -> Result<Link, String> {
+    let client = connect(what, kubeconfig).map_err(|e| e.to_string())?;
+    Ok(Link {
+        client,
+        access: access.clone(),
+        user: None,
+    })
+}
+
+struct Bootstrap {
+    firewall: FirewallName,
+    access: Access,
+    kubeconfig: Kubeconfig,
+}
+
+fn read_bootstrap(paths: &Paths) -> Result<Bootstrap, String> {
+    let path = paths.bootstrap();
+    let text = files::read_private(&path).map_err(|e| e.to_string())?.ok_or_else(|| {
+        format!(
+            "{} does not exist: put the firewall's bootstrap kubeconfig there",
+            path.display()
+        )
+    })?;
+    let kubeconfig = Kubeconfig::read(&path.display().to_string(), &text).map_err(|e| e.to_string())?;
+    let Some(extension) = &kubeconfig.bootstrap else {
+        return Err(format!(
+            "kubeconfig {}: extension {} is missing, which names the firewall: take the one that the firewall-approver wrote",
+            path.display(),
+            contract::kubeconfig::BOOTSTRAP_EXTENSION
+        ));
+    };
+    let access = Access {
+        firewall: extension.firewall.clone(),
+        namespace: kubeconfig.namespace.clone(),
+        server: kubeconfig.server.clone(),
+        tls_server_name: kubeconfig.tls_server_name.clone(),
+        ca: kubeconfig.ca.pem().to_owned(),
+        seed: None,
+        handover_keys: extension.handover_keys.clone(),
+        mode: "certificate".into(),
+    };
+    Ok(Bootstrap {
+        firewall: extension.firewall.clone(),
+        access,
+        kubeconfig,
+    })
+}
+
+/// Different for each firewall and each start.
+fn seed_of(firewall: &FirewallName) -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(firewall.as_str())
+}

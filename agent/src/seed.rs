@@ -1,0 +1,200 @@
+//! What the agent reads of its seed, by name only: its Firewall, and the one Secret that is meant for it. Owns what
+//! follows from a change there; a new server or CA is tried before anything is switched to it.
+
+use cluster::api::call;
+use cluster::failure::{Class, Failure};
+use cluster::firewall::{Firewall, ShootAccess};
+use contract::access::{AgentAccess, Mode};
+use contract::kubeconfig::{CaBundle, Kubeconfig};
+use contract::names::RENEW;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Secret;
+use kube::{Api, Client};
+use secrecy::ExposeSecret;
+use tracing::info;
+
+use crate::core::{Event, Job, Patience, Via};
+use crate::machine::{Link, Machine};
+use crate::store::{Access, StoreError};
+
+/// How often both are read.
+const POLL: SignedDuration = SignedDuration::from_secs(10);
+
+/// Our Firewall as last read.
+pub(crate) struct FirewallSeen {
+    pub(crate) shoot_access: Option<ShootAccess>,
+}
+
+/// The kubeconfig for the shoot that lives without any seed.
+pub(crate) struct Lifeline {
+    pub(crate) client: Client,
+    text: String,
+}
+
+impl Lifeline {
+    pub(crate) fn new(kubeconfig: &Kubeconfig) -> Option<Self> {
+        let client = cluster::client::connect("the shoot (lifeline)", kubeconfig).ok()?;
+        Some(Self {
+            client,
+            text: kubeconfig.write().to_string(),
+        })
+    }
+}
+
+impl Machine {
+    pub(crate) async fn read_seed(&mut self) {
+        let link = match self.link(Via::Own) {
+            Ok(link) => link,
+            Err(problem) => return self.failed(Job::Seed, Patience::Normal, &problem),
+        };
+        match self.read_firewall(&link).await {
+            Ok(firewall) => self.firewall_read(firewall),
+            Err(failure) => return self.failed(Job::Seed, Patience::Normal, &failure),
+        }
+        let name = format!("Secret {}/{}", link.access.namespace, self.firewall.agent_secret());
+        match self.read_agent_secret(&link, &name).await {
+            Ok(access) => match self.told_by_seed(access) {
+                Ok(()) => self.done(Job::Seed, POLL),
+                Err(problem) => self.failed(Job::Seed, Patience::Normal, &format!("{name}: {problem}")),
+            },
+            Err(ReadError::Failed(failure)) if failure.is(Class::NotFound) || failure.is(Class::Forbidden) => {
+                // At first it may just not be there yet; nothing else waits for it.
+                let patience = if self.access.as_ref().is_some_and(|access| access.seed.is_none()) {
+                    Patience::Lag
+                } else {
+                    Patience::Normal
+                };
+                self.failed(
+                    Job::Seed,
+                    patience,
+                    &format!("{failure}; the firewall-approver writes it"),
+                );
+            }
+            Err(error) => self.failed(Job::Seed, Patience::Normal, &error),
+        }
+    }
+
+    async fn read_firewall(&self, link: &Link) -> Result<Firewall, Failure> {
+        let firewalls: Api<Firewall> = Api::namespaced(link.client.clone(), &link.access.namespace);
+        let what = format!("get Firewall {}/{}", link.access.namespace, self.firewall);
+        call(what, firewalls.get(self.firewall.as_str())).await
+    }
+
+    async fn read_agent_secret(&self, link: &Link, name: &str) -> Result<AgentAccess, ReadError> {
+        let secrets: Api<Secret> = Api::namespaced(link.client.clone(), &link.access.namespace);
+        let secret = call(format!("get {name}"), secrets.get(&self.firewall.agent_secret())).await?;
+        let data = secret
+            .data
+            .unwrap_or_default()
+            .into_iter()
+            .map(|(key, value)| (key, value.0))
+            .collect();
+        AgentAccess::read(&data).map_err(|e| ReadError::Content(format!("{name}: {e}")))
+    }
+
+    fn firewall_read(&mut self, firewall: Firewall) {
+        let asked = firewall
+            .metadata
+            .annotations
+            .and_then(|mut annotations| annotations.remove(RENEW));
+        self.asked = asked.filter(|value| self.handled.renew.as_ref() != Some(value));
+        let shoot_access = firewall.status.and_then(|status| status.shoot_access);
+        if self.seen.as_ref().is_none_or(|seen| seen.shoot_access != shoot_access) {
+            self.after(Event::Done(Job::Shoot, Timestamp::UNIX_EPOCH));
+        }
+        self.seen = Some(FirewallSeen { shoot_access });
+        self.state.firewall_read = true;
+    }
+
+    /// What the seed says over the channel that our certificate opened.
+    fn told_by_seed(&mut self, told: AgentAccess) -> Result<(), String> {
+        let Some(mut access) = self.access.clone() else {
+            return Ok(());
+        };
+        let ca = CaBundle::from_pem(&told.ca).map_err(|e| format!("key \"ca.crt\" {e}"))?;
+        self.keep_lifeline(&told)?;
+        let Mode::Certificate = told.mode;
+        let offered = told.server != access.server || ca.pem() != access.ca;
+        access.seed = Some(told.seed.clone());
+        access.handover_keys.clone_from(&told.handover_keys);
+        if self.access.as_ref() != Some(&access) {
+            self.store.write_access(&access).map_err(|e| e.to_string())?;
+            info!(firewall = %self.firewall, seed = %told.seed, "the seed's id and handover keys are known");
+            self.access = Some(access);
+            self.report_soon();
+        }
+        self.offer = offered.then_some(told);
+        if offered != self.state.offer {
+            self.after(if offered { Event::OfferFound } else { Event::OfferTaken });
+        }
+        self.refresh_reportable();
+        Ok(())
+    }
+
+    fn keep_lifeline(&mut self, told: &AgentAccess) -> Result<(), String> {
+        let Some(text) = &told.lifeline else { return Ok(()) };
+        let kubeconfig = Kubeconfig::read("in key \"lifeline\"", text.expose_secret()).map_err(|e| e.to_string())?;
+        let text = kubeconfig.write();
+        if self.lifeline.as_ref().is_some_and(|known| known.text == *text) {
+            return Ok(());
+        }
+        let path = self.store.paths.lifeline();
+        self.store
+            .write_kubeconfig(&path, &text)
+            .map_err(|e: StoreError| e.to_string())?;
+        self.lifeline = Lifeline::new(&kubeconfig);
+        info!(firewall = %self.firewall, "lifeline into the shoot received");
+        Ok(())
+    }
+
+    /// Another server or CA that the seed told of: it has to let us in before anything is switched to it.
+    pub(crate) async fn try_offer(&mut self) {
+        let (Some(offer), Some(access), Some(pair)) = (&self.offer, &self.access, &self.pair) else {
+            return self.after(Event::OfferTaken);
+        };
+        let ca = match CaBundle::from_pem(&offer.ca) {
+            Ok(ca) => ca.pem().to_owned(),
+            Err(e) => return self.failed(Job::Offer, Patience::Normal, &format!("the offered CA {e}")),
+        };
+        // The name that the old server was checked for says nothing about another.
+        let tls_server_name = access.tls_server_name.clone().filter(|_| offer.server == access.server);
+        let candidate = Access {
+            server: offer.server.clone(),
+            tls_server_name,
+            ca,
+            ..access.clone()
+        };
+        let link = match self.try_pair(pair, &candidate).await {
+            Ok(link) => link,
+            Err(trial) => return self.failed(Job::Offer, Patience::Normal, &format!("{}: {trial}", candidate.server)),
+        };
+        let written = self
+            .store
+            .write_access(&candidate)
+            .and_then(|()| self.store.install(&candidate));
+        if let Err(error) = written {
+            return self.failed(Job::Offer, Patience::Normal, &error);
+        }
+        info!(firewall = %self.firewall, server = %candidate.server, "switched to the server and CA that the seed told of");
+        self.access = Some(candidate);
+        self.own = Some(link);
+        self.offer = None;
+        self.state.installed = true;
+        self.refresh_told();
+        self.after(Event::OfferTaken);
+    }
+
+    /// A report needs the seed's id and a way into the shoot.
+    pub(crate) fn refresh_reportable(&mut self) {
+        let seed = self.access.as_ref().is_some_and(|access| access.seed.is_some());
+        self.state.reportable = seed && (self.lifeline.is_some() || self.shoot.is_some());
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum ReadError {
+    #[error(transparent)]
+    Failed(#[from] Failure),
+    #[error("{0}")]
+    Content(String),
+}

@@ -1,0 +1,238 @@
+//! What `firewall-agent status` prints. The running agent keeps it in a file of its own, written on change only; the
+//! command needs neither the agent nor the seed.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use contract::key::Thumbprint;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::core::{Job, Standing, Why};
+use crate::files::{self, FileError};
+use crate::machine::Machine;
+use crate::store::Paths;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Status {
+    pub firewall: String,
+    pub version: String,
+    pub namespace: Option<String>,
+    pub server: Option<String>,
+    /// UID of the seed's kube-system namespace.
+    pub seed: Option<String>,
+    pub key: Option<Thumbprint>,
+    pub certificate: Option<CertificateStatus>,
+    pub request: Option<RequestStatus>,
+    pub shoot: ShootStatus,
+    /// When the last report arrived.
+    pub reported: Option<Timestamp>,
+    pub clock_skew_seconds: Option<i64>,
+    /// In one sentence.
+    pub waits: String,
+    /// What stands in the way, by what it hinders.
+    pub problems: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CertificateStatus {
+    pub serial: String,
+    pub issuer: String,
+    pub not_before: Timestamp,
+    pub not_after: Timestamp,
+    pub renew_at: Timestamp,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RequestStatus {
+    pub name: String,
+    pub standing: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ShootStatus {
+    pub reached: bool,
+    pub lifeline: bool,
+    pub token_expires: Option<Timestamp>,
+}
+
+#[derive(Debug, Error)]
+pub enum StatusError {
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error("{0} does not exist: firewall-agent has not run with this state folder yet")]
+    Absent(String),
+    #[error("{path} cannot be read: {problem}")]
+    Content { path: String, problem: String },
+}
+
+impl Status {
+    pub fn read(paths: &Paths) -> Result<Self, StatusError> {
+        let path = paths.status();
+        let shown = path.display().to_string();
+        let text = files::read_private(&path)?.ok_or_else(|| StatusError::Absent(shown.clone()))?;
+        serde_json::from_str(&text).map_err(|e| StatusError::Content {
+            path: shown,
+            problem: e.to_string(),
+        })
+    }
+
+    /// For people, a line a fact.
+    pub fn text(&self) -> String {
+        let none = || "-".to_owned();
+        let mut text = String::new();
+        let mut line = |name: &str, value: String| {
+            // Writing into a string cannot fail.
+            let _ = writeln!(text, "{name:<13}{value}");
+        };
+        line("firewall", self.firewall.clone());
+        line("seed", self.server.clone().unwrap_or_else(none));
+        line("seed id", self.seed.clone().unwrap_or_else(none));
+        line("namespace", self.namespace.clone().unwrap_or_else(none));
+        line("key", self.key.as_ref().map_or_else(none, ToString::to_string));
+        line(
+            "certificate",
+            self.certificate.as_ref().map_or_else(none, |certificate| {
+                format!(
+                    "{} from {} until {}, renewed from {} on",
+                    certificate.serial, certificate.not_before, certificate.not_after, certificate.renew_at
+                )
+            }),
+        );
+        if let Some(request) = &self.request {
+            line("request", format!("{} ({})", request.name, request.standing));
+        }
+        let shoot = match (self.shoot.reached, self.shoot.token_expires) {
+            (true, Some(expires)) => format!("reached, token until {expires}"),
+            (true, None) => "reached".to_owned(),
+            (false, _) => "not reached".to_owned(),
+        };
+        line(
+            "shoot",
+            format!(
+                "{shoot}, {}",
+                if self.shoot.lifeline {
+                    "with a lifeline"
+                } else {
+                    "without a lifeline"
+                }
+            ),
+        );
+        line(
+            "reported",
+            self.reported.as_ref().map_or_else(none, ToString::to_string),
+        );
+        line(
+            "clock",
+            self.clock_skew_seconds
+                .map_or_else(none, |skew| format!("{skew:+} s against the seed's")),
+        );
+        line("waits for", self.waits.clone());
+        for (job, problem) in &self.problems {
+            line("problem", format!("{job}: {problem}"));
+        }
+        text
+    }
+}
+
+impl Machine {
+    pub(crate) fn write_status(&mut self, why: Why) {
+        let status = self.status_now(why);
+        if self.status.as_ref() == Some(&status) {
+            return;
+        }
+        let written = serde_json::to_string_pretty(&status)
+            .map_err(|e| e.to_string())
+            .and_then(|text| {
+                let read_back = |text: &str| serde_json::from_str::<Status>(text).map(drop);
+                files::write(&self.store.paths.status(), &(text + "\n"), read_back).map_err(|e| e.to_string())
+            });
+        match written {
+            Ok(()) => {
+                self.problems.remove("status");
+            }
+            Err(problem) => self.problem("status", &problem),
+        }
+        // Also if it could not be written: the next change tries again, not each second.
+        self.status = Some(status);
+    }
+
+    fn status_now(&self, why: Why) -> Status {
+        let certificate = self
+            .pair
+            .as_ref()
+            .zip(self.own_times())
+            .map(|(pair, own)| CertificateStatus {
+                serial: pair.issued.serial.clone(),
+                issuer: pair.issued.issuer.clone(),
+                not_before: pair.issued.not_before,
+                not_after: pair.issued.not_after,
+                renew_at: own.renew_at,
+            });
+        let standing = self
+            .state
+            .request
+            .map_or("written", |request| standing(request.standing));
+        Status {
+            firewall: self.firewall.to_string(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            namespace: self.access.as_ref().map(|access| access.namespace.clone()),
+            server: self.access.as_ref().map(|access| access.server.clone()),
+            seed: self.access.as_ref().and_then(|access| access.seed.clone()),
+            key: self.key.as_ref().map(|key| key.public().thumbprint()),
+            certificate,
+            request: self.request.as_ref().map(|request| RequestStatus {
+                name: request.name.clone(),
+                standing: standing.to_owned(),
+            }),
+            shoot: ShootStatus {
+                reached: self.shoot.is_some(),
+                lifeline: self.lifeline.is_some(),
+                token_expires: self.shoot.as_ref().and_then(|shoot| shoot.expires),
+            },
+            reported: self.sent.as_ref().map(|sent| sent.at),
+            clock_skew_seconds: self.clock_skew,
+            waits: waits(why).to_owned(),
+            problems: self
+                .problems
+                .iter()
+                .map(|(job, problem)| ((*job).to_owned(), problem.clone()))
+                .collect(),
+        }
+    }
+}
+
+fn standing(standing: Standing) -> &'static str {
+    match standing {
+        Standing::Written => "not sent yet",
+        Standing::Pending => "undecided",
+        Standing::Approved => "approved, not signed yet",
+        Standing::Issued => "issued, being tried",
+        Standing::Tried => "issued, works",
+        Standing::Void => "refused",
+    }
+}
+
+fn waits(why: Why) -> &'static str {
+    match why {
+        Why::Steady => "nothing: all is well",
+        Why::Answer => "the answer to its request",
+        Why::Undecided => "somebody to decide about its request: is the firewall-approver running?",
+        Why::Unsigned => "somebody to sign its approved request: does this seed sign client certificates?",
+        Why::NoCredential => {
+            "a credential: it has neither a certificate in force nor a bootstrap kubeconfig that can be used"
+        }
+        Why::Failed(Job::Access) => "the next try for a certificate",
+        Why::Failed(Job::Clock) => "the next try to ask the seed for its time",
+        Why::Failed(Job::Consumer) => "the next try to tell the consumer",
+        Why::Failed(Job::Offer) => "the next try of the server and CA that the seed told of",
+        Why::Failed(Job::Report) => "the next try to report",
+        Why::Failed(Job::Seed) => "the next try to read the seed",
+        Why::Failed(Job::Shoot) => "the next try for shoot access",
+    }
+}

@@ -1,0 +1,422 @@
+//! What the agent keeps between starts, file by file. Each write is one rename, and their order is such that a start
+//! after a kill at any point finds a whole state and goes on.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use contract::cert::{CertificateError, Issued, read_certificate};
+use contract::csr::{self, CsrError};
+use contract::key::{KeyError, PrivateKey, PublicKey};
+use contract::kubeconfig::{CaBundle, Credential, Kubeconfig, KubeconfigError};
+use contract::names::FirewallName;
+use secrecy::SecretString;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+use zeroize::Zeroizing;
+
+use crate::files::{self, FileError};
+
+/// The pair in use and the one before it.
+const PAIRS_KEPT: usize = 2;
+
+#[derive(Debug, Error)]
+pub enum StoreError {
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error("{path} cannot be used: {problem}; {advice}")]
+    Content {
+        path: PathBuf,
+        problem: String,
+        advice: &'static str,
+    },
+}
+
+/// Where the two kinds of files stand.
+#[derive(Clone, Debug)]
+pub struct Paths {
+    /// What the agent shares with the machine: the bootstrap kubeconfig and what it writes for the consumer.
+    pub config: PathBuf,
+    /// What is the agent's own.
+    pub state: PathBuf,
+}
+
+impl Paths {
+    pub fn bootstrap(&self) -> PathBuf {
+        self.config.join(".bootstrap.kubeconfig")
+    }
+
+    pub fn seed(&self) -> PathBuf {
+        self.config.join(SEED_KUBECONFIG)
+    }
+
+    /// The name by which firewall-controllers of today look for the seed's kubeconfig.
+    pub fn seed_link(&self) -> PathBuf {
+        self.config.join(".seed-kubeconfig")
+    }
+
+    pub fn shoot(&self) -> PathBuf {
+        self.config.join(".shoot.kubeconfig")
+    }
+
+    pub fn key(&self) -> PathBuf {
+        self.state.join("key.pem")
+    }
+
+    pub fn request(&self) -> PathBuf {
+        self.state.join("request.json")
+    }
+
+    pub fn current(&self) -> PathBuf {
+        self.state.join("current.pem")
+    }
+
+    pub fn pairs(&self) -> PathBuf {
+        self.state.join("pairs")
+    }
+
+    pub fn access(&self) -> PathBuf {
+        self.state.join("seed.json")
+    }
+
+    pub fn handled(&self) -> PathBuf {
+        self.state.join("handled.json")
+    }
+
+    pub fn lifeline(&self) -> PathBuf {
+        self.state.join("lifeline.kubeconfig")
+    }
+
+    pub fn lock(&self) -> PathBuf {
+        self.state.join("lock")
+    }
+
+    pub fn status(&self) -> PathBuf {
+        self.state.join("status.json")
+    }
+
+    /// `firewall-agent renew` puts it there, the running agent takes it away.
+    pub fn renew(&self) -> PathBuf {
+        self.state.join("renew")
+    }
+}
+
+const SEED_KUBECONFIG: &str = ".seed.kubeconfig";
+
+/// The seed as it is worked with. Written before the first certificate is switched on, and when the seed tells of
+/// something new.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Access {
+    pub firewall: FirewallName,
+    pub namespace: String,
+    pub server: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls_server_name: Option<String>,
+    /// PEM.
+    pub ca: String,
+    /// The seed's id, once it was told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<String>,
+    /// Whose handovers are authentic.
+    #[serde(default)]
+    pub handover_keys: Vec<PublicKey>,
+    /// How this firewall keeps its access; `certificate` is all that this version knows.
+    pub mode: String,
+}
+
+impl Access {
+    /// A kubeconfig for this access with a credential.
+    pub(crate) fn with(&self, credential: Credential) -> Result<Kubeconfig, String> {
+        let ca = CaBundle::from_pem(&self.ca).map_err(|e| format!("the seed's CA {e}"))?;
+        Ok(Kubeconfig {
+            server: self.server.clone(),
+            tls_server_name: self.tls_server_name.clone(),
+            ca,
+            credential,
+            namespace: self.namespace.clone(),
+            bootstrap: None,
+        })
+    }
+}
+
+/// A certificate request in flight, kept so that a restart sends the very same one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StoredRequest {
+    pub name: String,
+    pub pem: String,
+    #[serde(default)]
+    pub replacement: bool,
+}
+
+/// What was taken up, so that it is taken up once.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Handled {
+    /// The last value of the annotation that asks for a renewal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub renew: Option<String>,
+    /// That renewal, or one that was asked for here, is not done yet.
+    #[serde(default)]
+    pub pending: bool,
+    /// Hash of the consumer's kubeconfig that the consumer was last told of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub told: Option<String>,
+}
+
+/// A certificate with its chain, and the key that belongs to it.
+#[derive(Clone)]
+pub(crate) struct OwnPair {
+    pub issued: Issued,
+    pub chain: String,
+    key: SecretString,
+}
+
+impl OwnPair {
+    /// Takes a chain for our key and name only.
+    pub(crate) fn new(chain: &str, key: &PrivateKey) -> Result<Self, CertificateError> {
+        let issued = read_certificate(chain)?;
+        let chain = format!("{}\n", chain.trim_end());
+        Ok(Self {
+            issued,
+            chain,
+            key: SecretString::from(key.to_pem().to_string()),
+        })
+    }
+
+    pub(crate) fn credential(&self) -> Credential {
+        Credential::Certificate {
+            certificate_pem: self.chain.clone(),
+            key_pem: self.key.clone(),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Store {
+    pub paths: Paths,
+    _lock: files::Lock,
+}
+
+impl Store {
+    /// Takes possession of the state folder. A folder that cannot be written is found out here, not in the night of the
+    /// first renewal.
+    pub(crate) fn open(paths: Paths) -> Result<Self, StoreError> {
+        files::private_dir(&paths.state)?;
+        let lock = files::lock(&paths.lock())?;
+        files::private_dir(&paths.pairs())?;
+        for dir in [&paths.state, &paths.pairs(), &paths.config] {
+            files::sweep(dir);
+        }
+        let probe = paths.state.join("writable");
+        files::write(&probe, "", |_| Ok::<_, String>(()))?;
+        files::remove(&probe)?;
+        Ok(Self { paths, _lock: lock })
+    }
+
+    pub(crate) fn key(&self) -> Result<Option<PrivateKey>, StoreError> {
+        let path = self.paths.key();
+        let Some(text) = files::read_private(&path)? else {
+            return Ok(None);
+        };
+        let key = PrivateKey::from_pem(&text);
+        key.map(Some)
+            .map_err(|e| content(&path, &e, "restore it: the seed knows this machine by its key"))
+    }
+
+    pub(crate) fn write_key(&self, key: &PrivateKey) -> Result<(), StoreError> {
+        let public = key.public();
+        let read_back = |text: &str| match PrivateKey::from_pem(text) {
+            Ok(found) if found.public() == public => Ok(()),
+            Ok(_) => Err(KeyError::Encoding),
+            Err(error) => Err(error),
+        };
+        Ok(files::write(&self.paths.key(), &key.to_pem(), read_back)?)
+    }
+
+    /// The pair in use; if that cannot be read, the newest that can. With it comes its key.
+    pub(crate) fn pair(&self) -> Result<Option<(OwnPair, PrivateKey)>, StoreError> {
+        if let Ok(Some(text)) = files::read_private(&self.paths.current())
+            && let Some(pair) = parse_pair(&text)
+        {
+            return Ok(Some(pair));
+        }
+        let mut found = Vec::new();
+        for path in self.pair_files() {
+            if let Some(text) = files::read_private(&path)? {
+                found.extend(parse_pair(&text));
+            }
+        }
+        found.sort_by_key(|(pair, _)| pair.issued.not_before);
+        Ok(found.pop())
+    }
+
+    /// Puts a pair in force: first the file, then the link to it.
+    pub(crate) fn switch_pair(&self, pair: &OwnPair, key: &PrivateKey) -> Result<(), StoreError> {
+        let name = format!("{}.pem", pair.issued.serial);
+        let text = Zeroizing::new(format!("{}{}", pair.chain, key.to_pem().as_str()));
+        let wanted = pair.issued.clone();
+        files::write(&self.paths.pairs().join(&name), &text, |text| match parse_pair(text) {
+            Some((found, _)) if found.issued == wanted => Ok(()),
+            _ => Err("the certificate and its key do not read as a pair"),
+        })?;
+        files::link(&self.paths.current(), &Path::new("pairs").join(&name))?;
+        self.drop_old_pairs(&name);
+        Ok(())
+    }
+
+    pub(crate) fn request(&self) -> Result<Option<StoredRequest>, StoreError> {
+        let stored: Option<StoredRequest> = self.json(&self.paths.request())?;
+        let Some(stored) = stored else { return Ok(None) };
+        // A file that somebody changed is not sent.
+        let name = csr::read(stored.pem.as_bytes()).and_then(|_| csr::object_name(&stored.pem));
+        Ok(name.is_ok_and(|name| name == stored.name).then_some(stored))
+    }
+
+    pub(crate) fn write_request(&self, request: &StoredRequest) -> Result<(), StoreError> {
+        self.write_json(&self.paths.request(), request)
+    }
+
+    pub(crate) fn remove_request(&self) -> Result<(), StoreError> {
+        Ok(files::remove(&self.paths.request())?)
+    }
+
+    pub(crate) fn access(&self) -> Result<Option<Access>, StoreError> {
+        self.json(&self.paths.access())
+    }
+
+    pub(crate) fn write_access(&self, access: &Access) -> Result<(), StoreError> {
+        self.write_json(&self.paths.access(), access)
+    }
+
+    pub(crate) fn handled(&self) -> Result<Handled, StoreError> {
+        Ok(self.json(&self.paths.handled())?.unwrap_or_default())
+    }
+
+    pub(crate) fn write_handled(&self, handled: &Handled) -> Result<(), StoreError> {
+        self.write_json(&self.paths.handled(), handled)
+    }
+
+    /// The consumer's kubeconfig for the seed: it names the pair's file, so a renewal does not touch it.
+    pub(crate) fn seed_kubeconfig(&self, access: &Access) -> Result<Zeroizing<String>, StoreError> {
+        let current = std::path::absolute(self.paths.current()).unwrap_or_else(|_| self.paths.current());
+        let files = Credential::CertificateFiles {
+            certificate: current.clone(),
+            key: current,
+        };
+        let kubeconfig = access.with(files).map_err(|e| {
+            content(
+                &self.paths.access(),
+                &e,
+                "remove it and start again from a bootstrap kubeconfig",
+            )
+        })?;
+        Ok(kubeconfig.write())
+    }
+
+    /// Writes the consumer's kubeconfig and the link to it, if they are not so already.
+    pub(crate) fn install(&self, access: &Access) -> Result<(), StoreError> {
+        let text = self.seed_kubeconfig(access)?;
+        let path = self.paths.seed();
+        if !self.installed(access) {
+            self.write_kubeconfig(&path, &text)?;
+        }
+        files::link(&self.paths.seed_link(), Path::new(SEED_KUBECONFIG))?;
+        Ok(())
+    }
+
+    pub(crate) fn installed(&self, access: &Access) -> bool {
+        let Ok(wanted) = self.seed_kubeconfig(access) else {
+            return false;
+        };
+        let same = matches!(files::read_private(&self.paths.seed()), Ok(Some(found)) if *found == *wanted);
+        same && fs::read_link(self.paths.seed_link()).is_ok_and(|target| target == Path::new(SEED_KUBECONFIG))
+    }
+
+    /// Says whether the file changed.
+    pub(crate) fn write_kubeconfig(&self, path: &Path, text: &str) -> Result<bool, StoreError> {
+        if matches!(files::read_private(path), Ok(Some(found)) if *found == *text) {
+            return Ok(false);
+        }
+        let what = path.display().to_string();
+        files::write(path, text, |text| Kubeconfig::read_local(&what, text).map(drop))?;
+        Ok(true)
+    }
+
+    pub(crate) fn kubeconfig(&self, path: &Path) -> Result<Option<Kubeconfig>, StoreError> {
+        let Some(text) = files::read_private(path)? else {
+            return Ok(None);
+        };
+        Kubeconfig::read(&path.display().to_string(), &text)
+            .map(Some)
+            .map_err(|e: KubeconfigError| content(path, &e.fault, "write it anew"))
+    }
+
+    fn json<T: DeserializeOwned>(&self, path: &Path) -> Result<Option<T>, StoreError> {
+        let Some(text) = files::read_private(path)? else {
+            return Ok(None);
+        };
+        serde_json::from_str(&text)
+            .map(Some)
+            .map_err(|e| content(path, &e, "remove it, or restore it from a backup"))
+    }
+
+    fn write_json<T: Serialize + DeserializeOwned>(&self, path: &Path, value: &T) -> Result<(), StoreError> {
+        let text =
+            serde_json::to_string_pretty(value).map_err(|e| content(path, &e, "this is a fault of the agent"))?;
+        Ok(files::write(path, &(text + "\n"), |text| {
+            serde_json::from_str::<T>(text).map(drop)
+        })?)
+    }
+
+    fn pair_files(&self) -> Vec<PathBuf> {
+        let Ok(entries) = fs::read_dir(self.paths.pairs()) else {
+            return Vec::new();
+        };
+        entries.flatten().map(|entry| entry.path()).collect()
+    }
+
+    fn drop_old_pairs(&self, current: &str) {
+        let newest_first = |path: &PathBuf| {
+            let written = fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+            std::cmp::Reverse((path.ends_with(current), written))
+        };
+        let mut pairs = self.pair_files();
+        pairs.sort_by_key(newest_first);
+        for old in pairs.into_iter().skip(PAIRS_KEPT) {
+            // One that stays does no harm, and is tried again at the next switch.
+            let _ = files::remove(&old);
+        }
+    }
+}
+
+/// A fresh request for this key, with the name of its object.
+pub(crate) fn new_request(
+    firewall: &FirewallName,
+    key: &PrivateKey,
+    replacement: bool,
+) -> Result<StoredRequest, CsrError> {
+    let pem = csr::write(firewall, key)?;
+    Ok(StoredRequest {
+        name: csr::object_name(&pem)?,
+        pem,
+        replacement,
+    })
+}
+
+fn parse_pair(text: &str) -> Option<(OwnPair, PrivateKey)> {
+    let key = PrivateKey::from_pem(text).ok()?;
+    let chain = text
+        .split_once("-----BEGIN PRIVATE KEY-----")
+        .map_or(text, |(chain, _)| chain);
+    let pair = OwnPair::new(chain, &key).ok()?;
+    (pair.issued.key == key.public()).then_some((pair, key))
+}
+
+fn content(path: &Path, problem: &impl ToString, advice: &'static str) -> StoreError {
+    StoreError::Content {
+        path: path.to_owned(),
+        problem: problem.to_string(),
+        advice,
+    }
+}
