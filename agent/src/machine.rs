@@ -128,7 +128,9 @@ impl Machine {
         };
         // A pair without the seed it is for is worth nothing; the seed alone tells where to begin again.
         let pair = access.as_ref().and(pair);
-        if let Some((pair, key)) = &pair {
+        if let Some((pair, key)) = &pair
+            && !store.is_current(pair)
+        {
             store.switch_pair(pair, key)?;
         }
         let firewall = match (&pair, &access) {

@@ -4,6 +4,7 @@
 use cluster::api::call;
 use cluster::failure::{Class, Failure};
 use cluster::firewall::Firewall;
+use contract::cert::read_certificate;
 use contract::key::PrivateKey;
 use contract::names::SIGNER;
 use jiff::{SignedDuration, Timestamp};
@@ -158,6 +159,10 @@ impl Machine {
 
     fn judged(&mut self, via: Via, link: &Link, object: &CertificateSigningRequest, first: bool) {
         let Some(request) = self.request.clone() else { return };
+        if self.in_force(object) {
+            // The switch was done, and cut off before the request was put away.
+            return self.finish_request();
+        }
         let user = link.user.clone().unwrap_or_default();
         match judge(object, request.pem.as_bytes(), &user) {
             Judgement::Pending => self.advanced(Event::RequestStands(Standing::Pending)),
@@ -186,6 +191,16 @@ impl Machine {
         }
     }
 
+    /// Whether what came of a request is the very certificate that we work with, whoever sent it: after a first
+    /// bootstrap that was the bootstrap credential, and now we look with our own.
+    fn in_force(&self, object: &CertificateSigningRequest) -> bool {
+        let certificate = object.status.as_ref().and_then(|status| status.certificate.as_ref());
+        let issued = certificate
+            .and_then(|chain| str::from_utf8(&chain.0).ok())
+            .and_then(|chain| read_certificate(chain).ok());
+        issued.is_some() && issued.as_ref() == self.pair.as_ref().map(|pair| &pair.issued)
+    }
+
     fn issued(&mut self, via: Via, link: &Link, request: &str, chain: &str) {
         let Some(key) = &self.key else { return };
         let refused = match OwnPair::new(chain, key) {
@@ -208,10 +223,6 @@ impl Machine {
 
     fn issued_to_us(&mut self, via: Via, link: &Link, request: &str, pair: OwnPair) {
         let (now, issued) = (Timestamp::now(), &pair.issued);
-        if self.pair.as_ref().is_some_and(|own| own.issued.serial == issued.serial) {
-            // The switch was done, and cut off before the request was put away.
-            return self.finish_request();
-        }
         if now.duration_until(issued.not_before) > SKEW || now >= issued.not_after {
             let problem = format!(
                 "the certificate that was issued is valid from {} to {}, and this clock says {now}: set the clock",

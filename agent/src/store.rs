@@ -251,17 +251,22 @@ impl Store {
         Ok(found.pop())
     }
 
+    /// Whether the link leads to this pair's file.
+    pub(crate) fn is_current(&self, pair: &OwnPair) -> bool {
+        fs::read_link(self.paths.current()).is_ok_and(|target| target == pair_file(pair))
+    }
+
     /// Puts a pair in force: first the file, then the link to it.
     pub(crate) fn switch_pair(&self, pair: &OwnPair, key: &PrivateKey) -> Result<(), StoreError> {
-        let name = format!("{}.pem", pair.issued.serial);
+        let file = pair_file(pair);
         let text = Zeroizing::new(format!("{}{}", pair.chain, key.to_pem().as_str()));
         let wanted = pair.issued.clone();
-        files::write(&self.paths.pairs().join(&name), &text, |text| match parse_pair(text) {
+        files::write(&self.paths.state.join(&file), &text, |text| match parse_pair(text) {
             Some((found, _)) if found.issued == wanted => Ok(()),
             _ => Err("the certificate and its key do not read as a pair"),
         })?;
-        files::link(&self.paths.current(), &Path::new("pairs").join(&name))?;
-        self.drop_old_pairs(&name);
+        files::link(&self.paths.current(), &file)?;
+        self.drop_old_pairs(&self.paths.state.join(&file));
         Ok(())
     }
 
@@ -376,10 +381,10 @@ impl Store {
         entries.flatten().map(|entry| entry.path()).collect()
     }
 
-    fn drop_old_pairs(&self, current: &str) {
+    fn drop_old_pairs(&self, current: &Path) {
         let newest_first = |path: &PathBuf| {
             let written = fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
-            std::cmp::Reverse((path.ends_with(current), written))
+            std::cmp::Reverse((path == current, written))
         };
         let mut pairs = self.pair_files();
         pairs.sort_by_key(newest_first);
@@ -411,6 +416,11 @@ fn parse_pair(text: &str) -> Option<(OwnPair, PrivateKey)> {
         .map_or(text, |(chain, _)| chain);
     let pair = OwnPair::new(chain, &key).ok()?;
     (pair.issued.key == key.public()).then_some((pair, key))
+}
+
+/// Relative to the state folder, so that the folder can be moved.
+fn pair_file(pair: &OwnPair) -> PathBuf {
+    Path::new("pairs").join(format!("{}.pem", pair.issued.serial))
 }
 
 fn content(path: &Path, problem: &impl ToString, advice: &'static str) -> StoreError {

@@ -1,5 +1,7 @@
 //! Logging of both programs: one line an event on standard error, JSON or text.
 
+use std::io::IsTerminal;
+
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::prelude::*;
 
@@ -18,7 +20,9 @@ pub fn init(format: Format) {
         .with_target("kube_client", LevelFilter::OFF)
         .with_target("kube_runtime", LevelFilter::OFF);
     let registry = tracing_subscriber::registry().with(filter);
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false);
+    // Colours are for eyes: in a journal they are noise.
+    let colours = std::io::stderr().is_terminal();
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false).with_ansi(colours);
     let _ = match format {
         Format::Text => registry.with(lines).try_init(),
         Format::Json => registry.with(lines.json().flatten_event(true)).try_init(),

@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::backoff::{Patience, delay, later};
+use super::backoff::{LONGEST, Patience, delay, later};
 use super::{Job, Own, Request, Standing, State};
 
 /// Within this time after the issue a refusal of permission is taken for a Role that is still on its way.
@@ -81,7 +81,8 @@ impl State {
             Event::Switched(own) => return self.switched(own, now),
             Event::OfferFound => self.offer = true,
             Event::OfferTaken => self.offer = false,
-            Event::Done(job, again) => return self.pace_mut(job).succeed(again),
+            // No later than the longest wait: what is due further ahead is looked at in between.
+            Event::Done(job, again) => return self.pace_mut(job).succeed(again.min(later(now, LONGEST))),
             Event::Failed(job, patience) => return self.fail(job, patience, now),
         }
         let job = if event == Event::OfferFound || event == Event::OfferTaken {

@@ -36,7 +36,13 @@ fn in_force() -> State {
 }
 
 fn with_request(mut state: State, standing: Standing) -> State {
-    state.request = Some(Request { standing, replacement: false, sent: None, polls: 0, poll_at: now() });
+    state.request = Some(Request {
+        standing,
+        replacement: false,
+        sent: None,
+        polls: 0,
+        poll_at: now(),
+    });
     state
 }
 
@@ -305,7 +311,13 @@ prop_compose! {
 /// What may come of an action: the worst and the best alike.
 fn outcome(action: Action, luck: u8) -> Vec<Event> {
     let failed = |job| vec![Event::Failed(job, Patience::Lag)];
-    let done = |job, events: &[Event]| [events, &[Event::Done(job, at(NOW + 10))]].concat();
+    let done = |job, events: &[Event]| {
+        [
+            events,
+            &[Event::Done(job, at(NOW + if job == Job::Shoot { 100_000 } else { 10 }))],
+        ]
+        .concat()
+    };
     let good = luck.is_multiple_of(2);
     match (action, luck % 8) {
         (Action::MakeKey, _) if good => vec![Event::KeyMade],
