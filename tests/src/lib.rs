@@ -3,5 +3,7 @@
 #![allow(clippy::expect_used, clippy::panic)]
 
 pub mod harness;
+pub mod policies;
 pub mod programs;
 pub mod upstream;
+pub mod world;

@@ -1,0 +1,95 @@
+//! The shape of the Roles and RoleBindings that the approver may write. It needs `escalate` and `bind` for them, and
+//! with those alone it could give anybody everything.
+
+use contract::names;
+
+use super::{Policy, firewall_of, labelled, not_labelled, not_shoots, owned_by};
+
+const GROUP: &str = "rbac.authorization.k8s.io";
+
+pub(super) fn roles() -> Policy {
+    Policy {
+        name: "roles",
+        about: "The approver's Roles open a firewall's own objects, and Secrets by three kinds of names.",
+        group: GROUP,
+        resource: "roles",
+        operations: &["CREATE", "UPDATE"],
+        variables: vec![("firewall", firewall_of("object"))],
+        validations: vec![
+            (not_labelled("Roles"), labelled()),
+            of_firewall("Role"),
+            (
+                "a Role of the approver reads firewalls, and Secrets of one firewall by their names; nothing else"
+                    .to_owned(),
+                rules(),
+            ),
+        ],
+    }
+}
+
+pub(super) fn role_bindings() -> Policy {
+    let user = names::USER_PREFIX;
+    // Its fields are of the new object, which a deletion has not: the label alone is asked for there.
+    let unless_deleted =
+        |(message, expression): (String, String)| (message, format!("request.operation == 'DELETE' || ({expression})"));
+    Policy {
+        name: "rolebindings",
+        about: "The approver's RoleBindings give a firewall's Role to that firewall's own user.",
+        group: GROUP,
+        resource: "rolebindings",
+        operations: &["CREATE", "UPDATE", "DELETE"],
+        variables: vec![(
+            "firewall",
+            format!("request.operation == 'DELETE' ? '' : ({})", firewall_of("object")),
+        )],
+        validations: vec![
+            (not_labelled("RoleBindings"), labelled()),
+            unless_deleted(of_firewall("RoleBinding")),
+            unless_deleted((
+                "a RoleBinding of the approver binds a Role of its own name".to_owned(),
+                format!(
+                    "object.roleRef.apiGroup == '{GROUP}' && object.roleRef.kind == 'Role' && object.roleRef.name == object.metadata.name"
+                ),
+            )),
+            unless_deleted((
+                format!("a RoleBinding of the approver has one subject, the user {user}<firewall>"),
+                format!(
+                    "has(object.subjects) && object.subjects.size() == 1 && object.subjects.all(s,
+  s.kind == 'User' && s.apiGroup == '{GROUP}' && s.name == '{user}' + object.metadata.name &&
+  (!has(s.namespace) || s.namespace == ''))"
+                ),
+            )),
+        ],
+    }
+}
+
+fn of_firewall(kind: &str) -> (String, String) {
+    (
+        format!("a {kind} of the approver is named after a firewall and belongs to it, in a shoot's namespace"),
+        format!(
+            "!(request.namespace in {}) && variables.firewall != '' && object.metadata.name == variables.firewall &&
+  {}",
+            not_shoots(),
+            owned_by("object", "variables.firewall")
+        ),
+    )
+}
+
+/// A rule about Secrets without names would open all of them.
+fn rules() -> String {
+    let agent = names::FirewallName::parse("x")
+        .expect("a name")
+        .agent_secret()
+        .split_off(1);
+    format!(
+        "has(object.rules) && object.rules.size() == 2 &&
+  object.rules.all(r, r.verbs == ['get', 'list', 'watch'] && !has(r.nonResourceURLs)) &&
+  object.rules[0].apiGroups == ['{}'] && object.rules[0].resources == ['firewalls', 'firewalls/status'] &&
+  object.rules[1].apiGroups == [''] && object.rules[1].resources == ['secrets'] &&
+  has(object.rules[1].resourceNames) && object.rules[1].resourceNames.size() > 0 &&
+  object.rules[1].resourceNames.all(n, n.matches('^{}(-[a-z0-9]+)?$') || n == '{}' || n == object.metadata.name + '{agent}')",
+        names::API_GROUP,
+        names::GENERIC_KUBECONFIG_PREFIX,
+        names::SHOOT_TOKEN_SECRET,
+    )
+}

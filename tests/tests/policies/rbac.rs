@@ -1,0 +1,257 @@
+//! Roles and RoleBindings: the one shape that the approver's `escalate` and `bind` are for.
+
+use contract::names;
+use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+
+use super::{POLL, SHOOT, Site, firewall, planned, refused, with};
+
+#[tokio::test]
+async fn a_role_opens_a_firewall_s_own_and_nothing_else() {
+    let site = Site::new().await.unwrap();
+    let good = serde_json::to_value(planned(&firewall("fw-role")).role).unwrap();
+    let shape = "reads firewalls, and Secrets of one firewall";
+    let rule = |index: usize, change: Value| {
+        let mut rules = good["rules"].clone();
+        rules[index] = with(&rules[index], &change);
+        json!({ "rules": rules })
+    };
+    let names = |names: Value| rule(1, json!({ "resourceNames": names }));
+    let mut one_more = good["rules"].clone();
+    one_more
+        .as_array_mut()
+        .unwrap()
+        .push(json!({ "apiGroups": ["*"], "resources": ["*"], "verbs": ["*"] }));
+    let cases = [
+        ("every verb", rule(0, json!({ "verbs": ["*"] })), shape),
+        (
+            "writing",
+            rule(0, json!({ "verbs": ["get", "list", "watch", "patch"] })),
+            shape,
+        ),
+        ("every resource", rule(0, json!({ "resources": ["*"] })), shape),
+        ("every group", rule(0, json!({ "apiGroups": ["*"] })), shape),
+        ("Secrets without names", names(Value::Null), shape),
+        ("Secrets with an empty list of names", names(json!([])), shape),
+        ("a Secret of the shoot's", names(json!(["fw-role-agent", "ca"])), shape),
+        ("another firewall's Secret", names(json!(["fw-other-agent"])), shape),
+        (
+            "a name that only begins like the template's",
+            names(json!(["generic-token-kubeconfig-x/y"])),
+            shape,
+        ),
+        (
+            "writing Secrets",
+            rule(1, json!({ "verbs": ["get", "list", "watch", "update"] })),
+            shape,
+        ),
+        (
+            "ConfigMaps",
+            rule(1, json!({ "resources": ["secrets", "configmaps"] })),
+            shape,
+        ),
+        (
+            "Secrets of every group",
+            rule(1, json!({ "apiGroups": ["", "*"] })),
+            shape,
+        ),
+        ("one rule more", json!({ "rules": one_more }), shape),
+        ("no rules", json!({ "rules": [] }), shape),
+        (
+            "no label",
+            json!({ "metadata": { "labels": { names::MANAGED_BY_LABEL: null } } }),
+            "with the label",
+        ),
+        (
+            "another firewall's",
+            json!({ "metadata": { "labels": { names::FIREWALL_LABEL: "fw-other" } } }),
+            "named after a firewall",
+        ),
+        (
+            "nobody's",
+            json!({ "metadata": { "labels": { names::FIREWALL_LABEL: null } } }),
+            "named after a firewall",
+        ),
+        (
+            "no owner",
+            json!({ "metadata": { "ownerReferences": null } }),
+            "named after a firewall",
+        ),
+    ];
+    // Made new, and made of one that stands.
+    for round in ["create", "update"] {
+        for (case, change, words) in &cases {
+            let what = format!("{round}: {case}");
+            refused(
+                &what,
+                site.apply::<Role>(SHOOT, &with(&good, change)).await,
+                "roles",
+                words,
+            );
+        }
+        site.apply::<Role>(SHOOT, &good).await.unwrap();
+    }
+    for namespace in [
+        "kube-system",
+        names::SERVICE_ACCOUNT_NAMESPACE,
+        names::APPROVER_NAMESPACE,
+    ] {
+        refused(
+            namespace,
+            site.apply::<Role>(namespace, &good).await,
+            "roles",
+            "in a shoot's namespace",
+        );
+    }
+    // Without its shoot's Secrets, as before the shoot's status is there; and with the template's bare name.
+    for secrets in [
+        json!(["fw-role-agent"]),
+        json!(["fw-role-agent", names::GENERIC_KUBECONFIG_PREFIX]),
+    ] {
+        site.apply::<Role>(SHOOT, &with(&good, &names(secrets))).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn somebody_else_s_role_cannot_be_changed_even_into_one_of_ours() {
+    let site = Site::new().await.unwrap();
+    let good = serde_json::to_value(planned(&firewall("fw-foreign-role")).role).unwrap();
+    let foreign = with(
+        &good,
+        &json!({ "metadata": { "labels": null, "ownerReferences": null } }),
+    );
+    site.given::<Role>(SHOOT, &foreign).await;
+    refused(
+        "taking over",
+        site.apply::<Role>(SHOOT, &good).await,
+        "roles",
+        "with the label",
+    );
+    let roles: Api<Role> = Api::namespaced(site.approver.clone(), SHOOT);
+    let read = roles
+        .patch("fw-foreign-role", &PatchParams::default(), &Patch::Merge(json!({})))
+        .await;
+    refused("an empty patch", read, "roles", "with the label");
+}
+
+#[tokio::test]
+async fn a_role_binding_gives_a_firewall_s_role_to_that_firewall_alone() {
+    let site = Site::new().await.unwrap();
+    let plan = planned(&firewall("fw-binding"));
+    let good = serde_json::to_value(plan.role_binding.unwrap()).unwrap();
+    let subject = |change: Value| json!({ "subjects": [with(&good["subjects"][0], &change)] });
+    let group = "rbac.authorization.k8s.io";
+    let account = json!([{ "kind": "ServiceAccount", "name": "default", "namespace": "default" }]);
+    let mut two = good["subjects"].clone();
+    two.as_array_mut()
+        .unwrap()
+        .push(json!({ "kind": "User", "apiGroup": group, "name": "fw.metal-stack.io:fw-other" }));
+    let (role, subjects) = ("binds a Role of its own name", "has one subject");
+    // The reference to a Role cannot be changed once it stands, so each case is one that does not stand yet.
+    for (case, change, words) in [
+        ("another Role", json!({ "roleRef": { "name": "fw-other" } }), role),
+        (
+            "another firewall",
+            subject(json!({ "name": "fw.metal-stack.io:fw-other" })),
+            subjects,
+        ),
+        ("another user", subject(json!({ "name": "system:admin" })), subjects),
+        ("a group", subject(json!({ "kind": "Group" })), subjects),
+        ("a ServiceAccount", json!({ "subjects": account }), subjects),
+        ("two subjects", json!({ "subjects": two }), subjects),
+        ("no subject", json!({ "subjects": [] }), subjects),
+        (
+            "no label",
+            json!({ "metadata": { "labels": { names::MANAGED_BY_LABEL: null } } }),
+            "with the label",
+        ),
+        (
+            "another firewall's",
+            json!({ "metadata": { "labels": { names::FIREWALL_LABEL: "fw-other" } } }),
+            "named after a firewall",
+        ),
+        (
+            "no owner",
+            json!({ "metadata": { "ownerReferences": null } }),
+            "named after a firewall",
+        ),
+    ] {
+        refused(
+            case,
+            site.apply::<RoleBinding>(SHOOT, &with(&good, &change)).await,
+            "rolebindings",
+            words,
+        );
+    }
+    refused(
+        "kube-system",
+        site.apply::<RoleBinding>("kube-system", &good).await,
+        "rolebindings",
+        "in a shoot's namespace",
+    );
+    site.apply::<RoleBinding>(SHOOT, &good).await.unwrap();
+    refused(
+        "one more subject",
+        site.apply::<RoleBinding>(SHOOT, &with(&good, &json!({ "subjects": two })))
+            .await,
+        "rolebindings",
+        subjects,
+    );
+    let bindings: Api<RoleBinding> = Api::namespaced(site.approver.clone(), SHOOT);
+    bindings.delete("fw-binding", &DeleteParams::default()).await.unwrap();
+}
+
+#[tokio::test]
+async fn no_cluster_role_is_bound_even_if_somebody_gave_the_right_to() {
+    let site = Site::new().await.unwrap();
+    let good = serde_json::to_value(planned(&firewall("fw-cluster-role")).role_binding.unwrap()).unwrap();
+    let bindings: Api<RoleBinding> = Api::namespaced(site.approver.clone(), SHOOT);
+    let bind = async |role: &str| {
+        let bad = with(&good, &json!({ "roleRef": { "kind": "ClusterRole", "name": role } }));
+        bindings
+            .create(&PostParams::default(), &serde_json::from_value(bad).unwrap())
+            .await
+    };
+    let Err(kube::Error::Api(status)) = bind("cluster-admin").await else {
+        panic!("it was bound")
+    };
+    assert_eq!(status.code, 403, "{status:?}");
+    site.give_too_much("rbac.authorization.k8s.io", "clusterroles", "bind")
+        .await;
+    for role in ["cluster-admin", "fw-cluster-role"] {
+        // The right takes a moment to be known.
+        let answer = loop {
+            match bind(role).await {
+                Err(kube::Error::Api(status)) if status.code == 403 => tokio::time::sleep(POLL).await,
+                answer => break answer,
+            }
+        };
+        refused(role, answer, "rolebindings", "binds a Role of its own name");
+    }
+}
+
+#[tokio::test]
+async fn somebody_else_s_role_binding_can_be_neither_changed_nor_deleted() {
+    let site = Site::new().await.unwrap();
+    let good = serde_json::to_value(planned(&firewall("fw-foreign-binding")).role_binding.unwrap()).unwrap();
+    let foreign = with(
+        &good,
+        &json!({ "metadata": { "labels": null, "ownerReferences": null } }),
+    );
+    site.given::<RoleBinding>(SHOOT, &foreign).await;
+    refused(
+        "taking over",
+        site.apply::<RoleBinding>(SHOOT, &good).await,
+        "rolebindings",
+        "with the label",
+    );
+    let bindings: Api<RoleBinding> = Api::namespaced(site.approver.clone(), SHOOT);
+    refused(
+        "deleting",
+        bindings.delete("fw-foreign-binding", &DeleteParams::default()).await,
+        "rolebindings",
+        "with the label",
+    );
+}

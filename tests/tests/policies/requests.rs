@@ -1,0 +1,348 @@
+//! Approvals: whose requests, for which signer, with which conditions, and above all which bytes.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use contract::csr;
+use contract::key::PrivateKey;
+use contract::names::{self, FIREWALL_NAME_MAX, FirewallName};
+use futures::{StreamExt as _, stream};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec};
+use kube::api::{ObjectMeta, PostParams};
+use kube::{Api, Client};
+use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
+use serde_json::{Value, json};
+use tests::harness::{Cluster, client_from};
+
+use super::{POLL, Site, firewall, refused};
+
+const POLICY: &str = "requests";
+const SUBJECT: &str = "only the subject O=fw.metal-stack.io:firewalls";
+
+fn request(name: &FirewallName) -> String {
+    csr::write(name, &PrivateKey::generate().unwrap()).unwrap()
+}
+
+/// A request as anybody else might write it.
+fn foreign_subject(organization: &str, common_name: &str) -> String {
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    let mut subject = DistinguishedName::new();
+    subject.push(DnType::OrganizationName, organization);
+    subject.push(DnType::CommonName, common_name);
+    params.distinguished_name = subject;
+    params
+        .serialize_request(&KeyPair::generate().unwrap())
+        .unwrap()
+        .pem()
+        .unwrap()
+}
+
+async fn create(client: &Client, signer: &str, request: &str) -> kube::Result<CertificateSigningRequest> {
+    static NAMES: AtomicU32 = AtomicU32::new(0);
+    let object = CertificateSigningRequest {
+        metadata: ObjectMeta {
+            name: Some(format!("request-{}", NAMES.fetch_add(1, Ordering::Relaxed))),
+            ..ObjectMeta::default()
+        },
+        spec: CertificateSigningRequestSpec {
+            request: ByteString(request.as_bytes().to_vec()),
+            signer_name: signer.to_owned(),
+            usages: Some(vec!["digital signature".to_owned(), "client auth".to_owned()]),
+            ..CertificateSigningRequestSpec::default()
+        },
+        status: None,
+    };
+    Api::all(client.clone()).create(&PostParams::default(), &object).await
+}
+
+async fn decide(
+    approver: &Client,
+    request: &CertificateSigningRequest,
+    conditions: Value,
+    dry_run: bool,
+) -> kube::Result<CertificateSigningRequest> {
+    let mut request = request.clone();
+    request.status = serde_json::from_value(json!({ "conditions": conditions })).unwrap();
+    let name = request.metadata.name.clone().unwrap();
+    let requests: Api<CertificateSigningRequest> = Api::all(approver.clone());
+    let params = PostParams {
+        dry_run,
+        ..PostParams::default()
+    };
+    requests.replace_subresource("approval", &name, &params, &request).await
+}
+
+fn condition(type_: &str, reason: &str) -> Value {
+    json!({ "type": type_, "status": "True", "reason": reason, "message": "-" })
+}
+
+fn approved() -> Value {
+    json!([condition("Approved", names::APPROVED_REASON)])
+}
+
+async fn approve(site: &Site, request: &CertificateSigningRequest) -> kube::Result<CertificateSigningRequest> {
+    decide(&site.approver, request, approved(), false).await
+}
+
+/// For the wait until the policies are in force.
+pub async fn approve_a_foreign_one(
+    cluster: &Cluster,
+    approver: &Client,
+) -> anyhow::Result<kube::Result<CertificateSigningRequest>> {
+    let admin = cluster.client().await?;
+    let foreign = create(&admin, names::SIGNER, &request(&firewall("fw"))).await?;
+    Ok(decide(approver, &foreign, approved(), true).await)
+}
+
+/// A client with this identity.
+async fn identity(site: &Site, user: &str, groups: &[&str]) -> Client {
+    client_from(&site.cluster.kubeconfig_for(user, groups).unwrap())
+        .await
+        .unwrap()
+}
+
+async fn renewing(site: &Site) -> Client {
+    identity(site, "fw.metal-stack.io:fw", &[names::ORGANIZATION]).await
+}
+
+#[tokio::test]
+async fn a_request_of_each_of_a_firewall_s_identities_is_approved() {
+    let site = Site::new().await.unwrap();
+    for (user, group) in [
+        ("system:bootstrap:abcdef", names::BOOTSTRAP_GROUP),
+        (
+            "system:serviceaccount:firewall-bootstrap:fw",
+            names::SERVICE_ACCOUNT_GROUP,
+        ),
+        ("fw.metal-stack.io:fw", names::ORGANIZATION),
+    ] {
+        let client = identity(&site, user, &[group]).await;
+        let made = create(&client, names::SIGNER, &request(&firewall("fw"))).await.unwrap();
+        approve(&site, &made)
+            .await
+            .unwrap_or_else(|error| panic!("{user}: {error}"));
+    }
+}
+
+#[tokio::test]
+async fn a_request_of_anybody_else_is_neither_approved_nor_denied() {
+    let site = Site::new().await.unwrap();
+    let may_ask = names::ORGANIZATION;
+    for (user, groups) in [
+        ("admin", ["system:masters", "x"]),
+        // Names without the group that belongs to them, and groups without the name.
+        ("fw.metal-stack.io:fw", [names::BOOTSTRAP_GROUP, "x"]),
+        ("system:bootstrap:abcdef", [may_ask, "x"]),
+        ("system:serviceaccount:firewall-bootstrap:fw", [may_ask, "x"]),
+        (
+            "system:serviceaccount:default:fw",
+            [may_ask, names::SERVICE_ACCOUNT_GROUP],
+        ),
+        ("somebody", [may_ask, names::BOOTSTRAP_GROUP]),
+    ] {
+        let client = identity(&site, user, &groups).await;
+        let made = create(&client, names::SIGNER, &request(&firewall("fw"))).await.unwrap();
+        for conditions in [approved(), json!([condition("Denied", "NoReason")])] {
+            let answer = decide(&site.approver, &made, conditions, false).await;
+            refused(
+                &format!("{user} {groups:?}"),
+                answer,
+                POLICY,
+                "on requests of firewalls only",
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn another_signer_s_request_is_not_approved_even_if_somebody_gave_the_right_to() {
+    let site = Site::new().await.unwrap();
+    let client = renewing(&site).await;
+    let signer = "kubernetes.io/kube-apiserver-client-kubelet";
+    let made = create(&client, "example.com/signer", &request(&firewall("fw")))
+        .await
+        .unwrap();
+    let kubelet = create(&client, signer, &foreign_subject("system:nodes", "system:node:one"))
+        .await
+        .unwrap();
+    for request in [&made, &kubelet] {
+        let Err(kube::Error::Api(status)) = approve(&site, request).await else {
+            panic!("it was approved")
+        };
+        assert_eq!(status.code, 403, "{status:?}");
+    }
+    site.give_too_much("certificates.k8s.io", "signers", "approve").await;
+    let words = "for the signer kubernetes.io/kube-apiserver-client only";
+    for request in [&made, &kubelet] {
+        // The right takes a moment to be known.
+        let answer = loop {
+            match approve(&site, request).await {
+                Err(kube::Error::Api(status)) if status.code == 403 => tokio::time::sleep(POLL).await,
+                answer => break answer,
+            }
+        };
+        refused("another signer", answer, POLICY, words);
+    }
+}
+
+#[tokio::test]
+async fn one_condition_of_ours_is_added_and_no_other() {
+    let site = Site::new().await.unwrap();
+    let client = renewing(&site).await;
+    let made = create(&client, names::SIGNER, &request(&firewall("fw"))).await.unwrap();
+    let words = "adds one condition";
+    for conditions in [
+        json!([]),
+        json!([condition("Approved", "BecauseICan")]),
+        json!([condition("Failed", names::APPROVED_REASON)]),
+        json!([condition("Approved", names::APPROVED_REASON), condition("Checked", "x")]),
+    ] {
+        let what = conditions.to_string();
+        refused(
+            &what,
+            decide(&site.approver, &made, conditions, false).await,
+            POLICY,
+            words,
+        );
+    }
+    // What is wrong in a request of ours is denied, whatever it asks for.
+    let bad = create(&client, names::SIGNER, &foreign_subject("x", "admin"))
+        .await
+        .unwrap();
+    decide(&site.approver, &bad, json!([condition("Denied", "BadSubject")]), false)
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn only_a_firewall_s_subject_is_approved() {
+    let site = Site::new().await.unwrap();
+    let client = renewing(&site).await;
+    for (organization, common_name) in [
+        ("system:nodes", "system:node:one"),
+        (names::ORGANIZATION, "admin"),
+        (names::ORGANIZATION, "system:kube-controller-manager"),
+        (names::ORGANIZATION, "fw.metal-stack.io:"),
+        (names::ORGANIZATION, "fw.metal-stack.io:-fw"),
+        (names::ORGANIZATION, "fw.metal-stack.io:fw."),
+        (names::ORGANIZATION, "fw.metal-stack.io:f:w"),
+        (names::ORGANIZATION, "fw.metal-stack.io:f/w"),
+        (names::ORGANIZATION, "fw.metal-stack.io:fW"),
+        (names::ORGANIZATION, "fw-metal-stack.io:fw"),
+        ("fw.metal-stack.io:firewallz", "fw.metal-stack.io:fw"),
+        ("system:authenticated", "fw.metal-stack.io:fw"),
+    ] {
+        let made = create(&client, names::SIGNER, &foreign_subject(organization, common_name))
+            .await
+            .unwrap();
+        refused(
+            &format!("O={organization} CN={common_name}"),
+            approve(&site, &made).await,
+            POLICY,
+            SUBJECT,
+        );
+    }
+    // The same writer with a firewall's subject passes: nothing else about these was wrong.
+    let made = create(
+        &client,
+        names::SIGNER,
+        &foreign_subject(names::ORGANIZATION, "fw.metal-stack.io:fw"),
+    )
+    .await
+    .unwrap();
+    approve(&site, &made).await.unwrap();
+}
+
+/// Of every malformed request that the API server takes at all, none is approved but those whose fault is harmless: what
+/// is signed has a firewall's subject and key and nothing else. (The approver's own reader refuses these too.)
+#[tokio::test]
+async fn no_malformed_request_of_the_corpus_is_approved() {
+    const HARMLESS: &[&str] = &[
+        "der-hidden-after-signature",
+        "pem-no-last-newline",
+        "pem-trailing-text",
+        "pem-two-blocks",
+        "pem-two-last-newlines",
+        "signature-algorithm-null-parameters",
+    ];
+    let site = Site::new().await.unwrap();
+    let client = renewing(&site).await;
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/csr");
+    let (mut approved, mut taken) = (Vec::new(), 0);
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        let Ok(made) = create(
+            &client,
+            names::SIGNER,
+            &String::from_utf8_lossy(&std::fs::read(&path).unwrap()),
+        )
+        .await
+        else {
+            continue;
+        };
+        taken += 1;
+        match approve(&site, &made).await {
+            Ok(_) => approved.push(name),
+            answer => refused(&name, answer, POLICY, SUBJECT),
+        }
+    }
+    approved.sort();
+    let (good, bad): (Vec<_>, Vec<_>) = approved.into_iter().partition(|name| name.starts_with("good-"));
+    assert_eq!(good, ["good-longest-name", "good-plain"]);
+    assert!(bad.iter().all(|name| HARMLESS.contains(&name.as_str())), "{bad:?}");
+    assert!(taken > 20, "the API server took only {taken} of the corpus");
+}
+
+#[tokio::test]
+async fn no_good_request_is_refused() {
+    let site = Site::new().await.unwrap();
+    let client = renewing(&site).await;
+    let random = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap()
+        .subsec_nanos();
+    println!("the names come from {random}");
+    let mut random = Random(u64::from(random));
+    let names: Vec<FirewallName> = (0..300)
+        .map(|index| random.name(1 + index % FIREWALL_NAME_MAX))
+        .collect();
+    let refusals: Vec<String> = stream::iter(names)
+        .map(async |name| {
+            let made = create(&client, names::SIGNER, &request(&name)).await.unwrap();
+            approve(&site, &made)
+                .await
+                .err()
+                .map(|error| format!("{name}: {error}"))
+        })
+        .buffer_unordered(16)
+        .filter_map(async |refusal| refusal)
+        .collect()
+        .await;
+    assert_eq!(refusals, Vec::<String>::new());
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(self.0 >> 33).unwrap() % n
+    }
+
+    fn name(&mut self, length: usize) -> FirewallName {
+        const CHARACTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyz0123456789-.";
+        loop {
+            let name: String = (0..length)
+                .map(|_| char::from(CHARACTERS[self.below(CHARACTERS.len())]))
+                .collect();
+            if let Ok(name) = FirewallName::parse(&name) {
+                return name;
+            }
+        }
+    }
+}
