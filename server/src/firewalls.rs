@@ -189,6 +189,7 @@ impl<'a> Worker<'a> {
         if known.as_ref() == Some(&next) {
             return Ok((state, next));
         }
+        self.revoke_replaced(name, known.as_ref(), &next).await?;
         let saved = state.save(&self.approver.seed, name, &next).await.map_err(|e| self.state_error(e))?;
         let state = saved.ok_or_else(|| FirewallError::Raced(self.object.clone()))?;
         self.explain(name, known.as_ref(), &next);
@@ -282,6 +283,18 @@ impl<'a> Worker<'a> {
         applied.forget(&format!("credential {}", self.object));
         applied.remember(&key, content.as_bytes());
         Ok(())
+    }
+
+    /// A credential that one of another kind replaces must not stay open beside it. First this, then the record: a
+    /// restart in between does both again.
+    async fn revoke_replaced(&self, name: &FirewallName, known: Option<&Record>, next: &Record) -> Result<(), FirewallError> {
+        let (Some(old), Some(new)) = (known.and_then(|k| k.credential.as_ref()), &next.credential) else { return Ok(()) };
+        if old.kind == new.kind || old.revoked.is_some() {
+            return Ok(());
+        }
+        let Approver { seed, key, .. } = self.approver;
+        let revoked = credential::revoke(seed, key, &self.namespace, name, old).await;
+        revoked.map_err(|e| FirewallError::Credential(self.object.clone(), e))
     }
 
     async fn apply_plan(&self, name: &FirewallName, plan: &plan::Plan) -> Result<(), FirewallError> {

@@ -15,6 +15,17 @@ pub const SHOOT_TOKEN: &str = "shoot-access-firewall-controller-manager";
 /// Where Gardener's own pods find their token; on a firewall there is no such file.
 pub const TOKEN_PLACEHOLDER: &str = "/var/run/secrets/gardener.cloud/shoot/generic-kubeconfig/token";
 
+/// The types, which upstream's own deployment brings.
+pub async fn install_crds(seed: &Cluster, shoot: &Cluster) -> anyhow::Result<()> {
+    for (cluster, crd) in [(seed, "firewalls"), (shoot, "firewallmonitors")] {
+        let file = format!("{}/crds/{crd}.yaml", env!("CARGO_MANIFEST_DIR"));
+        cluster.kubectl_apply(file.as_ref()).await?;
+        let crd = format!("crd/{crd}.firewall.metal-stack.io");
+        cluster.kubectl_ok(&["wait", "--for=condition=Established", "--timeout=30s", &crd]).await?;
+    }
+    Ok(())
+}
+
 /// A shoot: its control plane's namespace in the seed, and its own API server.
 pub struct Shoot<'a> {
     pub seed: &'a Cluster,
@@ -23,16 +34,9 @@ pub struct Shoot<'a> {
 }
 
 impl<'a> Shoot<'a> {
-    /// Gardener makes the control plane's namespace and its access Secrets, and the shoot gets its CRD.
+    /// Gardener makes the control plane's namespace and its access Secrets, and its controller gets into the shoot.
     pub async fn create(seed: &'a Cluster, cluster: &'a Cluster, namespace: &str) -> anyhow::Result<Self> {
         let shoot = Self { seed, cluster, namespace: namespace.to_owned() };
-        let crds = concat!(env!("CARGO_MANIFEST_DIR"), "/crds");
-        seed.kubectl_apply(format!("{crds}/firewalls.yaml").as_ref()).await?;
-        cluster.kubectl_apply(format!("{crds}/firewallmonitors.yaml").as_ref()).await?;
-        for (cluster, crd) in [(seed, "firewalls"), (cluster, "firewallmonitors")] {
-            let crd = format!("crd/{crd}.firewall.metal-stack.io");
-            cluster.kubectl_ok(&["wait", "--for=condition=Established", "--timeout=30s", &crd]).await?;
-        }
         shoot.apply(seed, &[json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})]).await?;
         shoot.apply(cluster, &controller_manager_in_shoot()).await?;
         shoot.write_generic_kubeconfig(&shoot.generic_kubeconfig()).await?;
@@ -63,7 +67,10 @@ impl<'a> Shoot<'a> {
 
     /// What Gardener's token requestor does every few hours.
     pub async fn write_shoot_token(&self) -> anyhow::Result<()> {
-        let token = self.token("firewall-controller-manager", "12h").await?;
+        self.put_shoot_token(&self.token("firewall-controller-manager", "12h").await?).await
+    }
+
+    pub async fn put_shoot_token(&self, token: &str) -> anyhow::Result<()> {
         self.secret(SHOOT_TOKEN, json!({"token": token})).await
     }
 

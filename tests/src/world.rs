@@ -46,7 +46,7 @@ pub async fn install_shoot(shoot: &Cluster) -> anyhow::Result<()> {
 }
 
 pub fn manifests(part: &str) -> String {
-    format!("/tmp/m/{part}")
+    format!("{}/../manifests/{part}", env!("CARGO_MANIFEST_DIR"))
 }
 
 /// A shoot of its own for one test, and an approver that serves it.

@@ -1,0 +1,17 @@
+//! End to end: real API servers, the real binaries, the identities that the manifests grant. One seed and one shoot
+//! serve all tests; each has its own namespace and its own approver. Names carry the requirement that a test shows.
+//!
+//! - `bootstrap`: a machine with nothing but a bootstrap kubeconfig comes to work, and goes on (A1-A7)
+//! - `credentials`: both kinds of bootstrap credential, their choice and their end
+//! - `requests`: what becomes of requests that are not as they should be
+//! - `restarts`: programs that die at any moment
+//! - `rights`: what the issued certificate may do, and nothing else
+//! - `input`: what people and other programs get wrong
+
+mod bootstrap;
+mod credentials;
+mod input;
+mod requests;
+mod restarts;
+mod rights;
+mod support;
