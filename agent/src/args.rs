@@ -7,7 +7,7 @@ use cluster::log::Format;
 use jiff::{SignedDuration, Span, SpanRelativeTo};
 
 use crate::machine::Settings;
-use crate::store::Paths;
+use crate::paths::Paths;
 
 const DURATION_MIN: SignedDuration = SignedDuration::from_secs(600);
 const DURATION_MAX: SignedDuration = SignedDuration::from_hours(365 * 24);

@@ -7,7 +7,10 @@ mod consumer;
 pub mod core;
 mod files;
 mod judge;
+mod link;
 mod machine;
+mod pair;
+mod paths;
 mod report;
 mod request;
 mod seed;
@@ -27,8 +30,9 @@ use tokio_util::sync::CancellationToken;
 pub use args::Args;
 pub use files::FileError;
 pub use machine::{Settings, StartError, run};
+pub use paths::Paths;
 pub use status::{CertificateStatus, RequestStatus, ShootStatus, Status, StatusError};
-pub use store::{Paths, StoreError};
+pub use store::StoreError;
 
 use args::{Command, Output};
 

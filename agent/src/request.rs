@@ -17,8 +17,10 @@ use tracing::info;
 use crate::core::{Event, Job, Own, Patience, Standing, Via, Void};
 use crate::files;
 use crate::judge::{Judgement, judge};
-use crate::machine::{Link, Machine, link, who_am_i};
-use crate::store::{Access, OwnPair, new_request};
+use crate::link::{Link, link, who_am_i};
+use crate::machine::Machine;
+use crate::pair::OwnPair;
+use crate::store::{Access, new_request};
 
 /// So far ahead of ours the signer's clock may be.
 const SKEW: SignedDuration = SignedDuration::from_mins(5);

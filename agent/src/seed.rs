@@ -14,11 +14,15 @@ use secrecy::ExposeSecret;
 use tracing::info;
 
 use crate::core::{Event, Job, Patience, Via};
-use crate::machine::{Link, Machine};
+use crate::link::Link;
+use crate::machine::Machine;
 use crate::store::{Access, StoreError};
 
 /// How often both are read.
 const POLL: SignedDuration = SignedDuration::from_secs(10);
+
+/// So often our Secret is looked for quickly after the first bootstrap: some twenty seconds.
+const QUICK_TRIES: u32 = 16;
 
 /// Our Firewall as last read.
 pub(crate) struct FirewallSeen {
@@ -59,7 +63,8 @@ impl Machine {
             },
             Err(ReadError::Failed(failure)) if failure.is(Class::NotFound) || failure.is(Class::Forbidden) => {
                 // At first it may just not be there yet; nothing else waits for it.
-                let patience = if self.access.as_ref().is_some_and(|access| access.seed.is_none()) {
+                let new = self.access.as_ref().is_some_and(|access| access.seed.is_none());
+                let patience = if new && self.state.pace(Job::Seed).failures < QUICK_TRIES {
                     Patience::Lag
                 } else {
                     Patience::Normal

@@ -17,7 +17,8 @@ use thiserror::Error;
 use tracing::info;
 
 use crate::core::{Job, Patience, Via, token_refresh_at};
-use crate::machine::{Link, Machine, who_am_i};
+use crate::link::{Link, who_am_i};
+use crate::machine::Machine;
 use crate::store::StoreError;
 
 const TEMPLATE_KEY: &str = "kubeconfig";

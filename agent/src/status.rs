@@ -12,7 +12,7 @@ use thiserror::Error;
 use crate::core::{Job, Standing, Why};
 use crate::files::{self, FileError};
 use crate::machine::Machine;
-use crate::store::Paths;
+use crate::paths::Paths;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

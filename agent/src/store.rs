@@ -4,18 +4,18 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use contract::cert::{CertificateError, Issued, read_certificate};
 use contract::csr::{self, CsrError};
 use contract::key::{KeyError, PrivateKey, PublicKey};
 use contract::kubeconfig::{CaBundle, Credential, Kubeconfig, KubeconfigError};
 use contract::names::FirewallName;
-use secrecy::SecretString;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use zeroize::Zeroizing;
 
 use crate::files::{self, FileError};
+use crate::pair::{OwnPair, pair_file, parse_pair};
+use crate::paths::{Paths, SEED_KUBECONFIG};
 
 /// The pair in use and the one before it.
 const PAIRS_KEPT: usize = 2;
@@ -31,77 +31,6 @@ pub enum StoreError {
         advice: &'static str,
     },
 }
-
-/// Where the two kinds of files stand.
-#[derive(Clone, Debug)]
-pub struct Paths {
-    /// What the agent shares with the machine: the bootstrap kubeconfig and what it writes for the consumer.
-    pub config: PathBuf,
-    /// What is the agent's own.
-    pub state: PathBuf,
-}
-
-impl Paths {
-    pub fn bootstrap(&self) -> PathBuf {
-        self.config.join(".bootstrap.kubeconfig")
-    }
-
-    pub fn seed(&self) -> PathBuf {
-        self.config.join(SEED_KUBECONFIG)
-    }
-
-    /// The name by which firewall-controllers of today look for the seed's kubeconfig.
-    pub fn seed_link(&self) -> PathBuf {
-        self.config.join(".seed-kubeconfig")
-    }
-
-    pub fn shoot(&self) -> PathBuf {
-        self.config.join(".shoot.kubeconfig")
-    }
-
-    pub fn key(&self) -> PathBuf {
-        self.state.join("key.pem")
-    }
-
-    pub fn request(&self) -> PathBuf {
-        self.state.join("request.json")
-    }
-
-    pub fn current(&self) -> PathBuf {
-        self.state.join("current.pem")
-    }
-
-    pub fn pairs(&self) -> PathBuf {
-        self.state.join("pairs")
-    }
-
-    pub fn access(&self) -> PathBuf {
-        self.state.join("seed.json")
-    }
-
-    pub fn handled(&self) -> PathBuf {
-        self.state.join("handled.json")
-    }
-
-    pub fn lifeline(&self) -> PathBuf {
-        self.state.join("lifeline.kubeconfig")
-    }
-
-    pub fn lock(&self) -> PathBuf {
-        self.state.join("lock")
-    }
-
-    pub fn status(&self) -> PathBuf {
-        self.state.join("status.json")
-    }
-
-    /// `firewall-agent renew` puts it there, the running agent takes it away.
-    pub fn renew(&self) -> PathBuf {
-        self.state.join("renew")
-    }
-}
-
-const SEED_KUBECONFIG: &str = ".seed.kubeconfig";
 
 /// The seed as it is worked with. Written before the first certificate is switched on, and when the seed tells of
 /// something new.
@@ -162,34 +91,6 @@ pub(crate) struct Handled {
     /// Hash of the consumer's kubeconfig that the consumer was last told of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub told: Option<String>,
-}
-
-/// A certificate with its chain, and the key that belongs to it.
-#[derive(Clone)]
-pub(crate) struct OwnPair {
-    pub issued: Issued,
-    pub chain: String,
-    key: SecretString,
-}
-
-impl OwnPair {
-    /// Takes a chain for our key and name only.
-    pub(crate) fn new(chain: &str, key: &PrivateKey) -> Result<Self, CertificateError> {
-        let issued = read_certificate(chain)?;
-        let chain = format!("{}\n", chain.trim_end());
-        Ok(Self {
-            issued,
-            chain,
-            key: SecretString::from(key.to_pem().to_string()),
-        })
-    }
-
-    pub(crate) fn credential(&self) -> Credential {
-        Credential::Certificate {
-            certificate_pem: self.chain.clone(),
-            key_pem: self.key.clone(),
-        }
-    }
 }
 
 #[derive(Debug)]
@@ -407,20 +308,6 @@ pub(crate) fn new_request(
         pem,
         replacement,
     })
-}
-
-fn parse_pair(text: &str) -> Option<(OwnPair, PrivateKey)> {
-    let key = PrivateKey::from_pem(text).ok()?;
-    let chain = text
-        .split_once("-----BEGIN PRIVATE KEY-----")
-        .map_or(text, |(chain, _)| chain);
-    let pair = OwnPair::new(chain, &key).ok()?;
-    (pair.issued.key == key.public()).then_some((pair, key))
-}
-
-/// Relative to the state folder, so that the folder can be moved.
-fn pair_file(pair: &OwnPair) -> PathBuf {
-    Path::new("pairs").join(format!("{}.pem", pair.issued.serial))
 }
 
 fn content(path: &Path, problem: &impl ToString, advice: &'static str) -> StoreError {

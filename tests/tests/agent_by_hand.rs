@@ -23,7 +23,7 @@ async fn a2_to_a7_a_bootstrap_kubeconfig_becomes_a_seed_client_a_shoot_client_an
 
     // A4: the file is one that any client reads, and it opens our Firewall and nothing else.
     let seed = eventually("the seed kubeconfig", SOON, async || {
-        Ok(site.read_config(".seed.kubeconfig")?)
+        site.read_config(".seed.kubeconfig")
     })
     .await?;
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
@@ -34,7 +34,7 @@ async fn a2_to_a7_a_bootstrap_kubeconfig_becomes_a_seed_client_a_shoot_client_an
 
     // A5, A6.
     let shoot = eventually("the shoot kubeconfig", SOON, async || {
-        Ok(site.read_config(".shoot.kubeconfig")?)
+        site.read_config(".shoot.kubeconfig")
     })
     .await?;
     let shoot = client_from(&shoot).await?;
@@ -80,6 +80,22 @@ async fn a2_to_a7_a_bootstrap_kubeconfig_becomes_a_seed_client_a_shoot_client_an
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert_eq!(site.current_serial()?, renewed);
     assert_eq!(site.requests().await?.len(), 2);
+    // On the machine itself one asks by the command.
+    site.command(&["renew"]).await?;
+    eventually("the renewal", SOON, async || {
+        ensure!(site.current_serial()? != renewed, "still the old certificate");
+        Ok(())
+    })
+    .await?;
+    eventually("the status", SOON, async || {
+        let status = site.command(&["status"]).await?;
+        ensure!(
+            status.contains(site.firewall.as_str()) && status.contains(&site.current_serial()?),
+            "{status}"
+        );
+        Ok(())
+    })
+    .await?;
     agent.stop().await
 }
 
@@ -144,7 +160,7 @@ async fn a_request_that_is_denied_or_planted_beforehand_does_not_stop_it() -> an
     let start = Instant::now();
     let agent = site.start_agent(&[])?;
     eventually("the seed kubeconfig", SOON, async || {
-        Ok(site.read_config(".seed.kubeconfig")?)
+        site.read_config(".seed.kubeconfig")
     })
     .await?;
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());

@@ -184,7 +184,7 @@ impl Site {
     /// What stands on the machine now: each file with the time of its last write.
     pub fn fingerprint(&self) -> Vec<(PathBuf, String)> {
         let mut found = Vec::new();
-        for dir in [self.paths().config, self.paths().state.clone(), self.paths().pairs()] {
+        for dir in [self.paths().config, self.paths().state, self.paths().pairs()] {
             let Ok(entries) = std::fs::read_dir(&dir) else { continue };
             for entry in entries.flatten() {
                 let name = entry.file_name().to_string_lossy().into_owned();

@@ -52,6 +52,23 @@ impl Site {
     }
 }
 
+impl Site {
+    /// What a command of the program prints.
+    pub async fn command(&self, words: &[&str]) -> anyhow::Result<String> {
+        let paths = self.paths();
+        let mut command = Command::new(PROGRAM.get_or_try_init(build).await?);
+        command
+            .args(words)
+            .arg("--config-dir")
+            .arg(paths.config)
+            .arg("--state-dir")
+            .arg(paths.state);
+        let output = command.output().await?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8(output.stdout)?)
+    }
+}
+
 /// The program stands beside the tests once it is built.
 async fn build() -> anyhow::Result<PathBuf> {
     let built = Command::new(env!("CARGO"))
