@@ -163,9 +163,10 @@ impl Keys {
             if pinned.thumbprint == thumbprint {
                 return match pinned.key {
                     Some(_) => KeyVerdict::Pinned,
-                    // An operator named it before it came.
+                    // An operator named it before it came. If a window stands open, it was for this one.
                     None => KeyVerdict::Pin(Self {
                         pin: Some(Pin { key: Some(key.clone()), ..pinned.clone() }),
+                        open_until: None,
                         ..self.clone()
                     }),
                 };
@@ -179,19 +180,30 @@ impl Keys {
             }
         }
         let mut candidates = self.candidates.clone();
-        if !candidates.contains(key) && candidates.len() < CANDIDATES_MAX {
-            candidates.push(key.clone());
+        // The pinned key contends too, even where the candidates were forgotten since it came.
+        let unproved = self.pin.as_ref().and_then(|pinned| pinned.key.as_ref());
+        for key in unproved.into_iter().chain([key]) {
+            if !candidates.contains(key) && candidates.len() < CANDIDATES_MAX {
+                candidates.push(key.clone());
+            }
         }
         if candidates.len() > 1 {
             return KeyVerdict::Contested(Self { pin: None, candidates, ..self.clone() });
         }
-        KeyVerdict::Pin(Self { pin: Some(pin), candidates, ..self.clone() })
+        // The first key of a machine that never came in is the one new key of an open window.
+        KeyVerdict::Pin(Self { pin: Some(pin), candidates, open_until: None, ..self.clone() })
     }
 
     /// An operator vouches for a key: it is pinned, whatever was before.
     pub fn accept(&self, thumbprint: &Thumbprint, annotation: &str, now: Timestamp) -> Self {
-        let key = self.candidates.iter().find(|key| key.thumbprint() == *thumbprint).cloned();
-        let pin = Pin { thumbprint: thumbprint.clone(), key, since: now, accepted: true, proven: None };
+        let pin = match &self.pin {
+            // What is known of the pinned key stays known: its reports are read with it.
+            Some(pin) if pin.thumbprint == *thumbprint => Pin { accepted: true, ..pin.clone() },
+            _ => {
+                let key = self.candidates.iter().find(|key| key.thumbprint() == *thumbprint).cloned();
+                Pin { thumbprint: thumbprint.clone(), key, since: now, accepted: true, proven: None }
+            }
+        };
         Self { pin: Some(pin), candidates: Vec::new(), open_until: None, accepted: Some(annotation.to_owned()) }
     }
 
@@ -281,6 +293,31 @@ mod tests {
         assert_eq!(keys.present(&new, at(51)), KeyVerdict::Pinned);
         assert!(matches!(keys.present(&third, at(51)), KeyVerdict::Contested(_)));
         assert!(matches!(keys.prove(at(52)).present(&third, at(53)), KeyVerdict::Other(_)));
+    }
+
+    #[test]
+    fn rebootstrap_of_a_firewall_that_never_came_in_lets_one_key_in_too() {
+        let (first, second) = (key(), key());
+        let keys = Keys { open_until: Some(at(100)), ..Keys::default() };
+        let keys = pinned(&keys, &first);
+        assert_eq!(keys.open_until, None);
+        assert!(matches!(keys.present(&second, at(2)), KeyVerdict::Contested(_)));
+    }
+
+    #[test]
+    fn an_unproved_pin_contends_although_the_candidates_were_forgotten() {
+        let (first, second) = (key(), key());
+        let keys = Keys { candidates: Vec::new(), ..pinned(&Keys::default(), &first) };
+        let KeyVerdict::Contested(keys) = keys.present(&second, at(2)) else { panic!("not contested") };
+        assert_eq!(keys.candidates, [first, second]);
+    }
+
+    #[test]
+    fn accepting_the_pinned_key_forgets_nothing_of_it() {
+        let first = key();
+        let keys = pinned(&Keys::default(), &first).prove(at(2)).accept(&first.thumbprint(), "value", at(3));
+        let pin = keys.pin.unwrap();
+        assert_eq!((pin.key, pin.proven, pin.accepted), (Some(first), Some(at(2)), true));
     }
 
     #[test]

@@ -314,6 +314,8 @@ fn siblings(csr: &CertificateSigningRequest, approver: &Approver) -> Vec<Sibling
     let others = approver.requests.state();
     others
         .iter()
+        // One for another signer is never decided by us and would hold this one up for ever.
+        .filter(|other| other.spec.signer_name == csr.spec.signer_name)
         .filter(|other| other.spec.username == csr.spec.username && other.name_any() != csr.name_any() && is_open(other))
         .map(|other| Sibling {
             name: other.name_any(),

@@ -107,7 +107,7 @@ pub fn decide(request: &Request, facts: &Facts<'_>, now: Timestamp) -> Decision 
     }
     let csr = match &request.read {
         Ok(csr) => csr,
-        Err(error) => return deny(Reason::MalformedRequest, error),
+        Err(error) => return deny(Reason::MalformedRequest, error.to_string()),
     };
     if !usages_are_a_clients(&request.usages) {
         let why = format!("usages are {:?}, not digital signature (, key encipherment) and client auth", request.usages);
@@ -259,8 +259,8 @@ fn other_key(found: &Thumbprint, pinned: &Thumbprint) -> String {
     format!("the request carries the key {found}, pinned is {pinned}")
 }
 
-fn deny(reason: Reason, why: impl ToString) -> Decision {
-    Decision::Deny { reason, why: why.to_string() }
+fn deny(reason: Reason, why: String) -> Decision {
+    Decision::Deny { reason, why }
 }
 
 fn retry(reason: Reason, why: String) -> Decision {
