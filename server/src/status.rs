@@ -137,3 +137,69 @@ pub async fn tell(approver: &Approver, firewall: &Firewall, status: &Status) -> 
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use contract::key::{PrivateKey, PublicKey};
+    use contract::record::{Certificate, Credential, CredentialKind, KeyVerdict, Keys};
+
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn key() -> PublicKey {
+        PrivateKey::generate().unwrap().public()
+    }
+
+    fn pinned() -> Keys {
+        match Keys::default().present(&key(), at(1)) {
+            KeyVerdict::Pin(keys) => keys,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A credential stands; nobody came.
+    fn waiting() -> Record {
+        let (kind, epoch) = (CredentialKind::Token, 0);
+        let credential =
+            Credential { kind, epoch, allocated: at(0), expires: at(3600), limit: at(86_400), revoked: None };
+        Record { credential: Some(credential), ..Record::default() }
+    }
+
+    fn revoked() -> Record {
+        Record { credential: waiting().credential.map(|c| Credential { revoked: Some(at(9)), ..c }), ..waiting() }
+    }
+
+    fn issued(keys: Keys) -> Record {
+        let (not_before, not_after) = (at(5), at(31_536_000));
+        let (serial, issuer, request) = ("1f".into(), "CN=ca".into(), "firewall-x".into());
+        Record { keys, certificate: Some(Certificate { serial, not_before, not_after, issuer, request }), ..revoked() }
+    }
+
+    #[test]
+    fn each_step_of_a_firewall_has_its_words_and_its_end() {
+        let closed = || Some((Reason::ShootAccessMissing, "deploy the Secret".to_owned()));
+        let contested = || Keys { candidates: vec![key(), key()], ..Keys::default() };
+        let (limit, end) = (Some(at(86_400)), Some(at(31_536_000)));
+        let table = [
+            (waiting(), false, None, State::Waiting, Reason::ShootAccessPending, limit, "shootAccess"),
+            (waiting(), true, None, State::Waiting, Reason::WaitingForFirewall, limit, "not come in"),
+            (revoked(), true, None, State::Refused, Reason::CredentialExpired, None, "firewall.metal-stack.io/rebootstrap="),
+            (issued(pinned()), true, None, State::Waiting, Reason::WaitingForReport, end, "not reported"),
+            (issued(pinned().prove(at(6))), true, None, State::Ready, Reason::Bootstrapped, end, "1f"),
+            // What somebody has to act on comes before what goes on by itself.
+            (waiting(), true, closed(), State::Refused, Reason::ShootAccessMissing, None, "deploy the Secret"),
+            (issued(pinned().prove(at(6))), true, closed(), State::Refused, Reason::ShootAccessMissing, end, "deploy"),
+            (Record { keys: contested(), ..waiting() }, true, closed(), State::Refused, Reason::TwoKeys, None, "2 keys"),
+            (issued(contested()), true, None, State::Refused, Reason::TwoKeys, end, "firewall.metal-stack.io/accept-key="),
+        ];
+        let name = FirewallName::parse("fw-1").unwrap();
+        for (record, has_shoot_access, closed, state, reason, until, words) in table {
+            let status = of(&name, &record, has_shoot_access, closed);
+            assert_eq!((status.state, status.reason, status.until), (state, reason, until));
+            assert!(status.message.contains(words), "{}", status.message);
+        }
+    }
+}

@@ -85,19 +85,30 @@ impl World {
     fn good(by: By) -> Self {
         let name = name(NAME);
         let (username, groups) = match by {
-            By::Token => ("system:bootstrap:abc123".to_owned(), vec!["system:bootstrappers", names::BOOTSTRAP_GROUP]),
+            By::Token => (
+                "system:bootstrap:abc123".to_owned(),
+                vec!["system:bootstrappers", names::BOOTSTRAP_GROUP],
+            ),
             By::ServiceAccount => (
                 format!("system:serviceaccount:firewall-bootstrap:{NAME}"),
                 vec!["system:serviceaccounts", "system:serviceaccounts:firewall-bootstrap"],
             ),
             By::Certificate => (name.user(), vec!["fw.metal-stack.io:firewalls"]),
         };
-        let keys = if by == By::Certificate { pinned(&MACHINE).prove(at(50)) } else { Keys::default() };
+        let keys = if by == By::Certificate {
+            pinned(&MACHINE).prove(at(50))
+        } else {
+            Keys::default()
+        };
         Self {
             pem: pem(NAME, &MACHINE),
             signer: "kubernetes.io/kube-apiserver-client".into(),
             username,
-            groups: groups.into_iter().chain(["system:authenticated"]).map(str::to_owned).collect(),
+            groups: groups
+                .into_iter()
+                .chain(["system:authenticated"])
+                .map(str::to_owned)
+                .collect(),
             usages: vec!["digital signature".into(), "client auth".into()],
             expiration: Some(365 * 24 * 3600),
             created: at(100),
@@ -130,7 +141,14 @@ impl World {
 
     fn with_sibling(self, created: i64, decided: bool, key: &PrivateKey) -> Self {
         let name = format!("firewall-s{}", self.siblings.len());
-        self.with(|w| w.siblings.push(Other { name, created: at(created), decided, key: Some(key.public()) }))
+        self.with(|w| {
+            w.siblings.push(Other {
+                name,
+                created: at(created),
+                decided,
+                key: Some(key.public()),
+            })
+        })
     }
 
     fn decide(&self) -> Decision {
@@ -158,11 +176,19 @@ impl World {
         let siblings: Vec<_> = self
             .siblings
             .iter()
-            .map(|s| Sibling { name: s.name.clone(), created: s.created, decided: s.decided, key: s.key.clone() })
+            .map(|s| Sibling {
+                name: s.name.clone(),
+                created: s.created,
+                decided: s.decided,
+                key: s.key.clone(),
+            })
             .collect();
         let facts = Facts {
             firewalls: &firewalls,
-            token_owner: self.token_owner.as_ref().map(|(namespace, firewall)| (namespace.as_str(), firewall)),
+            token_owner: self
+                .token_owner
+                .as_ref()
+                .map(|(namespace, firewall)| (namespace.as_str(), firewall)),
             siblings: &siblings,
             review: self.review.clone(),
         };
@@ -201,16 +227,35 @@ fn pem(firewall: &str, key: &PrivateKey) -> Vec<u8> {
 }
 
 fn record(keys: Keys) -> Record {
-    Record { version: VERSION, uid: "uid-a".into(), seed: "seed".into(), keys, ..Record::default() }
+    Record {
+        version: VERSION,
+        uid: "uid-a".into(),
+        seed: "seed".into(),
+        keys,
+        ..Record::default()
+    }
 }
 
 /// Pinned at its first request, use of it not proved yet.
 fn pinned(key: &PrivateKey) -> Keys {
     let (key, since) = (key.public(), at(40));
-    let pin = Pin { thumbprint: key.thumbprint(), key: Some(key.clone()), since, accepted: false, proven: None };
-    Keys { pin: Some(pin), candidates: vec![key], ..Keys::default() }
+    let pin = Pin {
+        thumbprint: key.thumbprint(),
+        key: Some(key.clone()),
+        since,
+        accepted: false,
+        proven: None,
+    };
+    Keys {
+        pin: Some(pin),
+        candidates: vec![key],
+        ..Keys::default()
+    }
 }
 
 fn contested(keys: &[&PrivateKey]) -> Keys {
-    Keys { candidates: keys.iter().map(|key| key.public()).collect(), ..Keys::default() }
+    Keys {
+        candidates: keys.iter().map(|key| key.public()).collect(),
+        ..Keys::default()
+    }
 }

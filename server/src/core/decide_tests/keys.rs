@@ -18,7 +18,11 @@ fn another_key_is_denied_once_the_pinned_one_is_proved_or_accepted() {
     for by in BY_ALL {
         for keys in [pinned(&THIEF).prove(at(50)), accepted(&THIEF)] {
             let world = World::good(by).with_keys(keys);
-            let Decision::Deny { reason: Reason::OtherKey, why } = world.decide() else {
+            let Decision::Deny {
+                reason: Reason::OtherKey,
+                why,
+            } = world.decide()
+            else {
                 panic!("{by:?}: {:?}", world.decide())
             };
             // Whoever reads it has to find the machine by it.
@@ -44,9 +48,15 @@ fn contested_stays_contested_and_is_written_once() {
     for by in BY_CREDENTIAL {
         for key in [&MACHINE, &THIEF] {
             let world = World::good(by).with_keys(contested(&[&MACHINE, &THIEF])).with_key(key);
-            assert_eq!((world.outcome(), world.change()), (Outcome::Retry(Reason::TwoKeys), None), "{by:?}");
+            assert_eq!(
+                (world.outcome(), world.change()),
+                (Outcome::Retry(Reason::TwoKeys), None),
+                "{by:?}"
+            );
         }
-        let third = World::good(by).with_keys(contested(&[&MACHINE, &THIEF])).with_key(&THIRD);
+        let third = World::good(by)
+            .with_keys(contested(&[&MACHINE, &THIEF]))
+            .with_key(&THIRD);
         assert_eq!(third.outcome(), Outcome::Retry(Reason::TwoKeys));
         assert_eq!(third.change().unwrap().keys, contested(&[&MACHINE, &THIEF, &THIRD]));
     }
@@ -63,7 +73,9 @@ fn of_two_keys_that_lie_there_together_neither_is_pinned() {
         }
         let own = World::good(by).with_sibling(101, false, &MACHINE);
         assert_eq!(own.outcome(), Outcome::Approve, "{by:?}: the same key contests nothing");
-        let unreadable = World::good(by).with_sibling(101, false, &THIEF).with(|w| w.siblings[0].key = None);
+        let unreadable = World::good(by)
+            .with_sibling(101, false, &THIEF)
+            .with(|w| w.siblings[0].key = None);
         assert_eq!(unreadable.outcome(), Outcome::Approve, "{by:?}: it carries no key");
     }
 }
@@ -73,16 +85,25 @@ fn a_key_that_an_operator_accepted_before_it_came_is_filled_in_whatever_lies_bes
     let mut named = accepted(&MACHINE);
     named.pin.as_mut().unwrap().key = None;
     for by in BY_CREDENTIAL {
-        let world = World::good(by).with_keys(named.clone()).with_sibling(101, false, &THIEF);
+        let world = World::good(by)
+            .with_keys(named.clone())
+            .with_sibling(101, false, &THIEF);
         assert_eq!(world.outcome(), Outcome::Approve, "{by:?}");
         assert_eq!(world.change().unwrap().keys, accepted(&MACHINE));
-        assert_eq!(world.with_key(&THIEF).outcome(), Outcome::Deny(Reason::OtherKey), "{by:?}");
+        assert_eq!(
+            world.with_key(&THIEF).outcome(),
+            Outcome::Deny(Reason::OtherKey),
+            "{by:?}"
+        );
     }
 }
 
 #[test]
 fn a_certificate_moves_no_pin_even_while_a_new_key_is_let_in() {
-    let open = Keys { open_until: Some(at(1000)), ..pinned(&MACHINE).prove(at(50)) };
+    let open = Keys {
+        open_until: Some(at(1000)),
+        ..pinned(&MACHINE).prove(at(50))
+    };
     let stolen = World::good(By::Certificate).with_keys(open.clone()).with_key(&THIEF);
     assert_eq!(stolen.outcome(), Outcome::Deny(Reason::OtherKey));
     let own = World::good(By::Certificate).with_keys(open);
@@ -93,7 +114,10 @@ fn a_certificate_moves_no_pin_even_while_a_new_key_is_let_in() {
 fn a_certificate_renews_nothing_while_no_key_is_pinned() {
     for keys in [Keys::default(), contested(&[&MACHINE, &THIEF])] {
         let world = World::good(By::Certificate).with_keys(keys);
-        assert_eq!((world.outcome(), world.change()), (Outcome::Retry(Reason::TwoKeys), None));
+        assert_eq!(
+            (world.outcome(), world.change()),
+            (Outcome::Retry(Reason::TwoKeys), None)
+        );
     }
 }
 
@@ -103,7 +127,11 @@ fn a_rebootstrap_lets_exactly_one_new_key_in() {
     let before = [pinned(&THIRD).prove(at(50)), pinned(&THIRD), Keys::default()];
     for by in BY_CREDENTIAL {
         for keys in &before {
-            let open = Keys { open_until: Some(at(111)), candidates: Vec::new(), ..keys.clone() };
+            let open = Keys {
+                open_until: Some(at(111)),
+                candidates: Vec::new(),
+                ..keys.clone()
+            };
             let world = World::good(by).with_keys(open.clone());
             assert_eq!(world.outcome(), Outcome::Approve, "{by:?} {keys:?}");
             let after = world.change().unwrap().keys;
@@ -120,9 +148,16 @@ fn a_rebootstrap_lets_exactly_one_new_key_in() {
 
 #[test]
 fn a_rebootstrap_that_is_over_lets_no_key_in() {
-    let over = Keys { open_until: Some(at(110)), ..pinned(&THIRD).prove(at(50)) };
+    let over = Keys {
+        open_until: Some(at(110)),
+        ..pinned(&THIRD).prove(at(50))
+    };
     for by in BY_CREDENTIAL {
-        assert_eq!(World::good(by).with_keys(over.clone()).outcome(), Outcome::Deny(Reason::OtherKey), "{by:?}");
+        assert_eq!(
+            World::good(by).with_keys(over.clone()).outcome(),
+            Outcome::Deny(Reason::OtherKey),
+            "{by:?}"
+        );
     }
 }
 
@@ -132,10 +167,17 @@ fn the_words_for_two_keys_name_both_and_what_to_do() {
     for key in [&MACHINE, &THIEF] {
         assert!(why.contains(key.public().thumbprint().as_str()), "{why}");
     }
-    assert!(why.contains("2 keys") && why.contains("firewall.metal-stack.io/accept-key=<thumbprint>@<UID"), "{why}");
+    assert!(
+        why.contains("2 keys") && why.contains("firewall.metal-stack.io/accept-key=<thumbprint>@<UID"),
+        "{why}"
+    );
 }
 
 fn accepted(key: &PrivateKey) -> Keys {
     let pin = pinned(key).pin.map(|pin| Pin { accepted: true, ..pin });
-    Keys { pin, accepted: Some("value".into()), ..Keys::default() }
+    Keys {
+        pin,
+        accepted: Some("value".into()),
+        ..Keys::default()
+    }
 }

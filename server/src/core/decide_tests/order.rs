@@ -7,25 +7,100 @@ type Fault = (u8, &'static str, fn(&mut World), Outcome);
 
 /// By place in the policy. Each leaves the others' fault as it is, so any two of different places go together.
 const FAULTS: &[Fault] = &[
-    (0, "foreign", |w| w.groups.clear(), Outcome::Ignore(Some(Reason::ForeignRequester))),
-    (1, "signer", |w| w.signer = "example.com/x".into(), Outcome::Ignore(Some(Reason::OtherSigner))),
-    (2, "bytes", |w| w.pem.extend(b"x\n"), Outcome::Deny(Reason::MalformedRequest)),
-    (3, "usages", |w| w.usages.push("server auth".into()), Outcome::Deny(Reason::WrongUsages)),
-    (4, "expiration", |w| w.expiration = None, Outcome::Deny(Reason::WrongExpiration)),
-    (5, "not bound", |w| belongs_to_another(w), Outcome::Deny(Reason::NotYours)),
-    (6, "no firewall", |w| w.firewalls.clear(), Outcome::Retry(Reason::FirewallUnknown)),
-    (8, "deleting", |w| w.firewalls.iter_mut().for_each(|f| f.deleting = true), Outcome::Retry(Reason::FirewallDeleted)),
-    (9, "no record", |w| w.firewalls.iter_mut().for_each(|f| f.record = None), Outcome::Retry(Reason::FactsMissing)),
-    (10, "another key", |w| keys(w, pinned(&THIEF).prove(at(45))), Outcome::Deny(Reason::OtherKey)),
-    (10, "two keys", |w| keys(w, contested(&[&MACHINE, &THIEF])), Outcome::Retry(Reason::TwoKeys)),
-    (11, "earlier", |w| earlier(w), Outcome::Retry(Reason::EarlierRequestOpen)),
-    (12, "refused", |w| w.review = Some(Review::Refused("no".into())), Outcome::Retry(Reason::NotAllowed)),
+    (
+        0,
+        "foreign",
+        |w| w.groups.clear(),
+        Outcome::Ignore(Some(Reason::ForeignRequester)),
+    ),
+    (
+        1,
+        "signer",
+        |w| w.signer = "example.com/x".into(),
+        Outcome::Ignore(Some(Reason::OtherSigner)),
+    ),
+    (
+        2,
+        "bytes",
+        |w| w.pem.extend(b"x\n"),
+        Outcome::Deny(Reason::MalformedRequest),
+    ),
+    (
+        3,
+        "usages",
+        |w| w.usages.push("server auth".into()),
+        Outcome::Deny(Reason::WrongUsages),
+    ),
+    (
+        4,
+        "expiration",
+        |w| w.expiration = None,
+        Outcome::Deny(Reason::WrongExpiration),
+    ),
+    (
+        5,
+        "not bound",
+        |w| belongs_to_another(w),
+        Outcome::Deny(Reason::NotYours),
+    ),
+    (
+        6,
+        "no firewall",
+        |w| w.firewalls.clear(),
+        Outcome::Retry(Reason::FirewallUnknown),
+    ),
+    (
+        8,
+        "deleting",
+        |w| w.firewalls.iter_mut().for_each(|f| f.deleting = true),
+        Outcome::Retry(Reason::FirewallDeleted),
+    ),
+    (
+        9,
+        "no record",
+        |w| w.firewalls.iter_mut().for_each(|f| f.record = None),
+        Outcome::Retry(Reason::FactsMissing),
+    ),
+    (
+        10,
+        "another key",
+        |w| keys(w, &pinned(&THIEF).prove(at(45))),
+        Outcome::Deny(Reason::OtherKey),
+    ),
+    (
+        10,
+        "two keys",
+        |w| keys(w, &contested(&[&MACHINE, &THIEF])),
+        Outcome::Retry(Reason::TwoKeys),
+    ),
+    (
+        11,
+        "earlier",
+        |w| earlier(w),
+        Outcome::Retry(Reason::EarlierRequestOpen),
+    ),
+    (
+        12,
+        "refused",
+        |w| w.review = Some(Review::Refused("no".into())),
+        Outcome::Retry(Reason::NotAllowed),
+    ),
 ];
 
 /// Only a token is allotted to a namespace, or to nobody.
 const FAULTS_OF_TOKENS: &[Fault] = &[
-    (5, "nobody's token", |w| w.token_owner = None, Outcome::Retry(Reason::FactsMissing)),
-    (7, "name taken", |w| w.firewalls.iter_mut().for_each(|f| f.namespace = "b".into()), Outcome::Retry(Reason::NameTaken)),
+    (
+        5,
+        "nobody's token",
+        |w| w.token_owner = None,
+        Outcome::Retry(Reason::FactsMissing),
+    ),
+    (
+        7,
+        "name taken",
+        |w| w.firewalls.iter_mut().for_each(|f| f.namespace = "b".into()),
+        Outcome::Retry(Reason::NameTaken),
+    ),
 ];
 
 #[test]
@@ -67,12 +142,19 @@ fn the_first_undecided_request_of_an_identity_goes_first() {
     for by in BY_ALL {
         for (name, created, decided, expected) in table {
             for key in [None, Some(MACHINE.public())] {
-                let other = Other { name: name.into(), created: at(created), decided, key };
+                let other = Other {
+                    name: name.into(),
+                    created: at(created),
+                    decided,
+                    key,
+                };
                 let outcome = World::good(by).with(|w| w.siblings.push(other)).outcome();
                 assert_eq!(outcome, expected, "{by:?} {name} {created} {decided}");
             }
         }
-        let behind_others = World::good(by).with_sibling(101, false, &MACHINE).with_sibling(99, false, &MACHINE);
+        let behind_others = World::good(by)
+            .with_sibling(101, false, &MACHINE)
+            .with_sibling(99, false, &MACHINE);
         assert_eq!(behind_others.outcome(), held, "{by:?}");
     }
 }
@@ -84,12 +166,17 @@ fn belongs_to_another(w: &mut World) {
     }
 }
 
-fn keys(w: &mut World, keys: Keys) {
+fn keys(w: &mut World, keys: &Keys) {
     for record in w.firewalls.iter_mut().filter_map(|f| f.record.as_mut()) {
         record.keys = keys.clone();
     }
 }
 
 fn earlier(w: &mut World) {
-    w.siblings.push(Other { name: "firewall-a".into(), created: at(1), decided: false, key: Some(MACHINE.public()) });
+    w.siblings.push(Other {
+        name: "firewall-a".into(),
+        created: at(1),
+        decided: false,
+        key: Some(MACHINE.public()),
+    });
 }

@@ -33,11 +33,21 @@ enum Mutation {
     Groups(Vec<&'static str>),
     TokenOwner(Option<(&'static str, &'static str)>),
     NoFirewall,
-    Namesake { namespace: &'static str, created: i64, deleting: bool, on_record: bool },
+    Namesake {
+        namespace: &'static str,
+        created: i64,
+        deleting: bool,
+        on_record: bool,
+    },
     Deleting,
     NoRecord,
     Keys(Option<(Whose, bool, bool, bool)>, Vec<Whose>, Option<i64>),
-    Sibling { name: &'static str, created: i64, decided: bool, key: Option<Whose> },
+    Sibling {
+        name: &'static str,
+        created: i64,
+        decided: bool,
+        key: Option<Whose>,
+    },
     Review(Option<bool>),
 }
 
@@ -114,10 +124,30 @@ fn mutations() -> impl Strategy<Value = Vec<Mutation>> {
 
 fn mutation() -> impl Strategy<Value = Mutation> {
     let whose = || select(vec![Whose::Machine, Whose::Thief, Whose::Third]);
-    let usages = ["digital signature", "client auth", "key encipherment", "server auth", "any", "client auth"];
-    let lifetimes = [None, Some(-1), Some(0), Some(599), Some(600), Some(86_400), Some(31_622_400), Some(31_622_401)];
-    let signers =
-        ["kubernetes.io/kube-apiserver-client", "kubernetes.io/kube-apiserver-client-kubelet", "example.com/x", ""];
+    let usages = [
+        "digital signature",
+        "client auth",
+        "key encipherment",
+        "server auth",
+        "any",
+        "client auth",
+    ];
+    let lifetimes = [
+        None,
+        Some(-1),
+        Some(0),
+        Some(599),
+        Some(600),
+        Some(86_400),
+        Some(31_622_400),
+        Some(31_622_401),
+    ];
+    let signers = [
+        "kubernetes.io/kube-apiserver-client",
+        "kubernetes.io/kube-apiserver-client-kubelet",
+        "example.com/x",
+        "",
+    ];
     let users = [
         "system:bootstrap:abc123",
         "system:serviceaccount:firewall-bootstrap:fw-1",
@@ -133,7 +163,12 @@ fn mutation() -> impl Strategy<Value = Mutation> {
         "fw.metal-stack.io:firewalls",
         "system:masters",
     ];
-    let owners = [None, Some(("shoot--a", "fw-1")), Some(("shoot--b", "fw-1")), Some(("shoot--a", "fw-2"))];
+    let owners = [
+        None,
+        Some(("shoot--a", "fw-1")),
+        Some(("shoot--b", "fw-1")),
+        Some(("shoot--a", "fw-2")),
+    ];
     let around = -2..=2_i64;
     let pin = proptest::option::of((whose(), any::<bool>(), any::<bool>(), any::<bool>()));
     let created = around.clone().prop_map(|second| 100 + second);
@@ -220,7 +255,12 @@ impl Mutated {
                 }
             }
             Mutation::NoFirewall => world.firewalls.clear(),
-            Mutation::Namesake { namespace, created, deleting, on_record } => world.firewalls.push(Standing {
+            Mutation::Namesake {
+                namespace,
+                created,
+                deleting,
+                on_record,
+            } => world.firewalls.push(Standing {
                 namespace: namespace.into(),
                 uid: format!("uid-{namespace}-{}", world.firewalls.len()),
                 created: at(created),
@@ -244,15 +284,40 @@ impl Mutated {
                     // Beside a pin stands at most the pinned key itself.
                     candidates.retain(|key| key.thumbprint() == pin.thumbprint);
                 }
-                let keys = Keys { pin, candidates, open_until: open.map(at), accepted: None };
-                world.firewalls.iter_mut().filter_map(|f| f.record.as_mut()).for_each(|r| r.keys = keys.clone());
+                let keys = Keys {
+                    pin,
+                    candidates,
+                    open_until: open.map(at),
+                    accepted: None,
+                };
+                world
+                    .firewalls
+                    .iter_mut()
+                    .filter_map(|f| f.record.as_mut())
+                    .for_each(|r| r.keys = keys.clone());
             }
-            Mutation::Sibling { name, created, decided, key } => {
+            Mutation::Sibling {
+                name,
+                created,
+                decided,
+                key,
+            } => {
                 let key = key.map(Whose::public);
-                world.siblings.push(Other { name: name.into(), created: at(created), decided, key });
+                world.siblings.push(Other {
+                    name: name.into(),
+                    created: at(created),
+                    decided,
+                    key,
+                });
             }
             Mutation::Review(answer) => {
-                world.review = answer.map(|yes| if yes { Review::Allowed } else { Review::Refused("no".into()) });
+                world.review = answer.map(|yes| {
+                    if yes {
+                        Review::Allowed
+                    } else {
+                        Review::Refused("no".into())
+                    }
+                });
             }
         }
         self
@@ -269,7 +334,8 @@ fn goodness(mutated: &Mutated) -> Option<Good> {
     let by_token = user == "system:bootstrap:abc123" && groups.contains(&"system:bootstrappers:metal-stack:firewall");
     let by_account = user == format!("system:serviceaccount:firewall-bootstrap:{asked}")
         && groups.contains(&"system:serviceaccounts:firewall-bootstrap");
-    let by_certificate = user == format!("fw.metal-stack.io:{asked}") && groups.contains(&"fw.metal-stack.io:firewalls");
+    let by_certificate =
+        user == format!("fw.metal-stack.io:{asked}") && groups.contains(&"fw.metal-stack.io:firewalls");
 
     let count = |usage: &str| world.usages.iter().filter(|u| *u == usage).count();
     let encipherment = count("key encipherment");
@@ -277,7 +343,9 @@ fn goodness(mutated: &Mutated) -> Option<Good> {
         && count("client auth") == 1
         && encipherment <= 1
         && world.usages.len() == 2 + encipherment;
-    let lifetime = world.expiration.is_some_and(|seconds| (600..=31_622_400).contains(&seconds));
+    let lifetime = world
+        .expiration
+        .is_some_and(|seconds| (600..=31_622_400).contains(&seconds));
     if *asked != NAME
         || world.signer != "kubernetes.io/kube-apiserver-client"
         || !usages
@@ -291,7 +359,10 @@ fn goodness(mutated: &Mutated) -> Option<Good> {
     let mut holders: Vec<&Standing> = world.firewalls.iter().filter(|f| f.record.is_some()).collect();
     holders.sort_by_key(|f| (f.created, f.uid.clone()));
     let holder = *holders.first()?;
-    let owner = world.token_owner.as_ref().map(|(namespace, firewall)| (namespace.as_str(), firewall.as_str()));
+    let owner = world
+        .token_owner
+        .as_ref()
+        .map(|(namespace, firewall)| (namespace.as_str(), firewall.as_str()));
     if holder.deleting || (by_token && owner.is_none_or(|owner| owner != (&holder.namespace, NAME))) {
         return None;
     }
@@ -300,7 +371,10 @@ fn goodness(mutated: &Mutated) -> Option<Good> {
         return None;
     }
     let open: Vec<&Other> = world.siblings.iter().filter(|s| !s.decided).collect();
-    if open.iter().any(|s| (s.created, s.name.as_str()) < (world.created, REQUEST)) {
+    if open
+        .iter()
+        .any(|s| (s.created, s.name.as_str()) < (world.created, REQUEST))
+    {
         return None;
     }
 
@@ -318,7 +392,10 @@ fn goodness(mutated: &Mutated) -> Option<Good> {
         None if alone && keys.candidates.iter().all(|candidate| *candidate == key) => Some(thumbprint),
         _ => return None,
     };
-    Some(Good { namespace: holder.namespace.clone(), pin })
+    Some(Good {
+        namespace: holder.namespace.clone(),
+        pin,
+    })
 }
 
 fn der(pem: &[u8]) -> Option<Vec<u8>> {
@@ -329,7 +406,11 @@ fn der(pem: &[u8]) -> Option<Vec<u8>> {
 
 fn pem_of(der: &[u8]) -> Vec<u8> {
     let body = BASE64_STANDARD.encode(der);
-    let lines: Vec<&str> = body.as_bytes().chunks(64).filter_map(|line| std::str::from_utf8(line).ok()).collect();
+    let lines: Vec<&str> = body
+        .as_bytes()
+        .chunks(64)
+        .filter_map(|line| std::str::from_utf8(line).ok())
+        .collect();
     let text = lines.join("\n");
     format!("-----BEGIN CERTIFICATE REQUEST-----\n{text}\n-----END CERTIFICATE REQUEST-----\n").into_bytes()
 }

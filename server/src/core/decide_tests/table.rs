@@ -14,14 +14,29 @@ fn a_good_request_is_reviewed_and_then_approved_whoever_of_ours_makes_it() {
     ];
     for (by, subresource) in table {
         let good = World::good(by);
-        assert_eq!(good.clone().with(|w| w.review = None).outcome(), Outcome::Review(subresource), "{by:?}");
+        assert_eq!(
+            good.clone().with(|w| w.review = None).outcome(),
+            Outcome::Review(subresource),
+            "{by:?}"
+        );
         let keys = (by != By::Certificate).then(|| Keys {
             // At the time of the decision, not of the request.
-            pin: Some(Pin { since: at(110), ..pinned(&MACHINE).pin.unwrap() }),
+            pin: Some(Pin {
+                since: at(110),
+                ..pinned(&MACHINE).pin.unwrap()
+            }),
             ..pinned(&MACHINE)
         });
-        let record = keys.map(|keys| Change { namespace: NAMESPACE.into(), firewall: name(NAME), keys });
-        let approve = Decision::Approve { namespace: NAMESPACE.into(), firewall: name(NAME), record };
+        let record = keys.map(|keys| Change {
+            namespace: NAMESPACE.into(),
+            firewall: name(NAME),
+            keys,
+        });
+        let approve = Decision::Approve {
+            namespace: NAMESPACE.into(),
+            firewall: name(NAME),
+            record,
+        };
         assert_eq!(good.decide(), approve, "{by:?}");
     }
 }
@@ -30,7 +45,12 @@ fn a_good_request_is_reviewed_and_then_approved_whoever_of_ours_makes_it() {
 fn a_review_that_says_no_is_asked_again_later() {
     for by in BY_ALL {
         let refused = World::good(by).with(|w| w.review = Some(Review::Refused("no RBAC".into())));
-        let Decision::Retry { reason: Reason::NotAllowed, why, record: None } = refused.decide() else {
+        let Decision::Retry {
+            reason: Reason::NotAllowed,
+            why,
+            record: None,
+        } = refused.decide()
+        else {
             panic!("{by:?}: {:?}", refused.decide())
         };
         assert!(why.contains("no RBAC"));
@@ -61,23 +81,45 @@ fn a_foreign_requester_is_ignored_and_named_only_if_it_claims_our_names() {
     let foreign = World::good(By::Token).with(|w| w.username = "eve".into());
     assert_eq!(foreign.outcome(), Outcome::Ignore(Some(Reason::ForeignRequester)));
     let another = stored("common-name-wrong-prefix");
-    assert!(!csr::claims_our_names(b"no request") && csr::claims_our_names(&another), "that file claims our organization");
-    assert_eq!(foreign.clone().with(|w| w.pem = b"no request".to_vec()).outcome(), Outcome::Ignore(None));
-    assert_eq!(foreign.with(|w| w.pem = another).outcome(), Outcome::Ignore(Some(Reason::ForeignRequester)));
+    assert!(
+        !csr::claims_our_names(b"no request") && csr::claims_our_names(&another),
+        "that file claims our organization"
+    );
+    assert_eq!(
+        foreign.clone().with(|w| w.pem = b"no request".to_vec()).outcome(),
+        Outcome::Ignore(None)
+    );
+    assert_eq!(
+        foreign.with(|w| w.pem = another).outcome(),
+        Outcome::Ignore(Some(Reason::ForeignRequester))
+    );
 }
 
 #[test]
 fn a_user_name_of_ours_without_our_group_is_foreign() {
     for by in BY_ALL {
         let good = World::good(by);
-        for groups in [vec![], vec!["system:bootstrappers"], vec!["system:authenticated"], vec!["system:masters"]] {
+        for groups in [
+            vec![],
+            vec!["system:bootstrappers"],
+            vec!["system:authenticated"],
+            vec!["system:masters"],
+        ] {
             let groups: Vec<String> = groups.into_iter().map(str::to_owned).collect();
             let outcome = good.clone().with(|w| w.groups = groups.clone()).outcome();
-            assert_eq!(outcome, Outcome::Ignore(Some(Reason::ForeignRequester)), "{by:?} {groups:?}");
+            assert_eq!(
+                outcome,
+                Outcome::Ignore(Some(Reason::ForeignRequester)),
+                "{by:?} {groups:?}"
+            );
         }
         for other in BY_ALL.into_iter().filter(|other| *other != by) {
             let outcome = good.clone().with(|w| w.groups = World::good(other).groups).outcome();
-            assert_eq!(outcome, Outcome::Ignore(Some(Reason::ForeignRequester)), "{by:?} in the group of {other:?}");
+            assert_eq!(
+                outcome,
+                Outcome::Ignore(Some(Reason::ForeignRequester)),
+                "{by:?} in the group of {other:?}"
+            );
         }
     }
 }
@@ -99,7 +141,10 @@ fn our_groups_without_a_user_name_of_ours_are_foreign() {
     for username in names {
         assert_eq!(Requester::of(username, &groups), Requester::Foreign, "{username:?}");
     }
-    assert_eq!(Requester::of("system:bootstrap:abc123", &groups), Requester::Token("abc123".into()));
+    assert_eq!(
+        Requester::of("system:bootstrap:abc123", &groups),
+        Requester::Token("abc123".into())
+    );
 }
 
 /// Every stored request, by name of the file: what is not good in the bytes is denied to ours, ignored of others.
@@ -111,7 +156,11 @@ fn each_request_of_the_corpus_is_denied_to_ours_and_ignored_of_others() {
         for by in BY_ALL {
             let ours = World::good(by).with(|w| w.pem.clone_from(&pem));
             // A well-formed one is for a firewall of another name.
-            let denied = if good { Reason::NotYours } else { Reason::MalformedRequest };
+            let denied = if good {
+                Reason::NotYours
+            } else {
+                Reason::MalformedRequest
+            };
             assert_eq!(ours.outcome(), Outcome::Deny(denied), "{file} {by:?}");
             let foreign = ours.with(|w| w.groups.clear());
             assert!(matches!(foreign.outcome(), Outcome::Ignore(_)), "{file} {by:?}");
@@ -135,7 +184,16 @@ fn a_request_of_the_corpus_that_is_good_is_approved_for_its_firewall() {
 #[test]
 fn usages_are_exactly_one_of_the_two_sets_in_any_order() {
     let (d, c, k) = ("digital signature", "client auth", "key encipherment");
-    let good: [&[&str]; 8] = [&[d, c], &[c, d], &[d, k, c], &[d, c, k], &[k, d, c], &[k, c, d], &[c, d, k], &[c, k, d]];
+    let good: [&[&str]; 8] = [
+        &[d, c],
+        &[c, d],
+        &[d, k, c],
+        &[d, c, k],
+        &[k, d, c],
+        &[k, c, d],
+        &[c, d, k],
+        &[c, k, d],
+    ];
     let wrong: [&[&str]; 14] = [
         &[],
         &[d],
@@ -154,7 +212,9 @@ fn usages_are_exactly_one_of_the_two_sets_in_any_order() {
     ];
     for by in BY_ALL {
         let of = |usages: &[&str]| {
-            World::good(by).with(|w| w.usages = usages.iter().map(ToString::to_string).collect()).outcome()
+            World::good(by)
+                .with(|w| w.usages = usages.iter().map(ToString::to_string).collect())
+                .outcome()
         };
         for usages in good {
             assert_eq!(of(usages), Outcome::Approve, "{by:?} {usages:?}");
@@ -173,7 +233,15 @@ fn a_lifetime_is_asked_and_lies_between_ten_minutes_and_a_year_and_a_day() {
         for good in [600, 601, 3600, DAY, 365 * DAY, 366 * DAY] {
             assert_eq!(of(Some(good)), Outcome::Approve, "{by:?} {good}");
         }
-        let wrong = [None, Some(i32::MIN), Some(-600), Some(0), Some(599), Some(366 * DAY + 1), Some(i32::MAX)];
+        let wrong = [
+            None,
+            Some(i32::MIN),
+            Some(-600),
+            Some(0),
+            Some(599),
+            Some(366 * DAY + 1),
+            Some(i32::MAX),
+        ];
         for wrong in wrong {
             assert_eq!(of(wrong), Outcome::Deny(Reason::WrongExpiration), "{by:?} {wrong:?}");
         }
@@ -199,8 +267,16 @@ fn a_requester_that_belongs_to_another_firewall_is_denied() {
             }
         }
     }
-    for username in ["system:serviceaccount:firewall-bootstrap:", "fw.metal-stack.io:", "fw.metal-stack.io:fw-1:x"] {
-        let by = if username.starts_with("system") { By::ServiceAccount } else { By::Certificate };
+    for username in [
+        "system:serviceaccount:firewall-bootstrap:",
+        "fw.metal-stack.io:",
+        "fw.metal-stack.io:fw-1:x",
+    ] {
+        let by = if username.starts_with("system") {
+            By::ServiceAccount
+        } else {
+            By::Certificate
+        };
         let outcome = World::good(by).with(|w| w.username = username.into()).outcome();
         assert_eq!(outcome, Outcome::Deny(Reason::NotYours), "{username}");
     }
@@ -216,9 +292,21 @@ fn a_token_that_belongs_to_nobody_known_waits() {
 fn a_firewall_that_is_missing_deleted_or_without_a_record_is_waited_for() {
     for by in BY_ALL {
         let of = |change: fn(&mut World)| World::good(by).with(change).outcome();
-        assert_eq!(of(|w| w.firewalls.clear()), Outcome::Retry(Reason::FirewallUnknown), "{by:?}");
-        assert_eq!(of(|w| w.firewalls[0].deleting = true), Outcome::Retry(Reason::FirewallDeleted), "{by:?}");
-        assert_eq!(of(|w| w.firewalls[0].record = None), Outcome::Retry(Reason::FactsMissing), "{by:?}");
+        assert_eq!(
+            of(|w| w.firewalls.clear()),
+            Outcome::Retry(Reason::FirewallUnknown),
+            "{by:?}"
+        );
+        assert_eq!(
+            of(|w| w.firewalls[0].deleting = true),
+            Outcome::Retry(Reason::FirewallDeleted),
+            "{by:?}"
+        );
+        assert_eq!(
+            of(|w| w.firewalls[0].record = None),
+            Outcome::Retry(Reason::FactsMissing),
+            "{by:?}"
+        );
     }
 }
 
@@ -253,9 +341,16 @@ fn of_two_firewalls_of_one_name_the_one_on_record_has_it_else_the_older() {
             };
             let (has_it, has_not) = (of_token(first.0), of_token(second.0));
             assert_eq!(has_not.outcome(), Outcome::Retry(Reason::NameTaken), "{order:?}");
-            let expected = if first.2 { Outcome::Approve } else { Outcome::Retry(Reason::FactsMissing) };
+            let expected = if first.2 {
+                Outcome::Approve
+            } else {
+                Outcome::Retry(Reason::FactsMissing)
+            };
             assert_eq!(has_it.outcome(), expected, "{order:?}");
-            assert!(has_it.change().is_none_or(|change| change.namespace == first.0), "{order:?}");
+            assert!(
+                has_it.change().is_none_or(|change| change.namespace == first.0),
+                "{order:?}"
+            );
         }
     }
 }
@@ -263,7 +358,14 @@ fn of_two_firewalls_of_one_name_the_one_on_record_has_it_else_the_older() {
 fn corpus() -> Vec<(String, Vec<u8>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/corpus/csr");
     let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    files.map(|path| (path.file_stem().unwrap().to_str().unwrap().to_owned(), fs::read(&path).unwrap())).collect()
+    files
+        .map(|path| {
+            (
+                path.file_stem().unwrap().to_str().unwrap().to_owned(),
+                fs::read(&path).unwrap(),
+            )
+        })
+        .collect()
 }
 
 fn stored(file: &str) -> Vec<u8> {
