@@ -39,7 +39,7 @@ pub struct Report {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Certificate {
-    /// Hexadecimal, lower case, without leading zeros.
+    /// As `cert::Issued` has it: the octets of the serial number in lower-case hexadecimal.
     pub serial: String,
     pub not_before: Timestamp,
     pub not_after: Timestamp,

@@ -48,6 +48,8 @@ pub enum FirewallError {
 
 /// Without any event: everything is looked at this often.
 const POLL: Duration = Duration::from_secs(300);
+/// A shoot that cannot be reached is tried again this often; no event tells that it can.
+const CLOSED_POLL: Duration = Duration::from_secs(20);
 
 pub async fn reconcile(guard: Arc<DeserializeGuard<Firewall>>, approver: Arc<Approver>) -> Result<Action, FirewallError> {
     let firewall = match &guard.0 {
@@ -158,6 +160,7 @@ impl<'a> Worker<'a> {
         let recheck = life::recheck_at(&record).map_or(POLL, |at| {
             Duration::from_secs(u64::try_from(at.duration_since(now).as_secs()).unwrap_or(0).max(1)).min(POLL)
         });
+        let recheck = if closed.is_some() { recheck.min(CLOSED_POLL) } else { recheck };
         Ok((status::of(name, &record, self.shoot_access().is_some(), refused.or(closed)), recheck))
     }
 

@@ -15,7 +15,7 @@ use kube::core::DeserializeGuard;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::{Controller, WatchStreamExt, controller, watcher};
-use kube::{Api, Client, Resource};
+use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{broadcast, mpsc};
@@ -79,10 +79,14 @@ impl Workers {
         let client = seed.client.clone();
         let named = |name: &str| watcher::Config::default().fields(&format!("metadata.name={name}"));
         let states = scopes::<Secret>(&client, &run.namespaces)
-            .map(|api| cache(&mut watches, "watch of state Secrets", api, named(names::STATE_SECRET)))
+            .map(|api| cache(&mut watches, "watch of state Secrets", api, named(names::STATE_SECRET), None))
             .collect();
+        let (opened, mut opened_shoots) = mpsc::unbounded_channel();
         let shoot_secrets = scopes::<Secret>(&client, &run.namespaces)
-            .map(|api| cache(&mut watches, "watch of shoot access Secrets", api, named(names::SHOOT_ACCESS_SECRET)))
+            .map(|api| {
+                let (what, config) = ("watch of shoot access Secrets", named(names::SHOOT_ACCESS_SECRET));
+                cache(&mut watches, what, api, config, Some(opened.clone()))
+            })
             .collect();
         let controllers: Vec<_> = scopes::<DeserializeGuard<Firewall>>(&client, &run.namespaces)
             .map(|api| Controller::new(api, watcher::Config::default()))
@@ -138,6 +142,16 @@ impl Workers {
             }
             "waking of Firewalls"
         });
+        let waker = Arc::clone(&approver);
+        watches.spawn(async move {
+            // A shoot's Secret came, changed or went: all of its firewalls are looked at.
+            while let Some(namespace) = opened_shoots.recv().await {
+                for firewall in waker.all_firewalls().filter(|f| f.meta().namespace.as_ref() == Some(&namespace)) {
+                    waker.wake_firewall(&namespace, &firewall.name_any());
+                }
+            }
+            "waking of shoots"
+        });
         Ok(Self { approver, workers, watches, stop })
     }
 
@@ -187,13 +201,19 @@ where
     all.into_iter().chain(some)
 }
 
-/// A cache of objects that is kept by a watch.
-fn cache<K>(tasks: &mut JoinSet<&'static str>, what: &'static str, api: Api<K>, config: watcher::Config) -> Store<K>
+/// A cache of objects that is kept by a watch; the namespaces of those that changed are told to `changed`.
+fn cache<K>(
+    tasks: &mut JoinSet<&'static str>,
+    what: &'static str,
+    api: Api<K>,
+    config: watcher::Config,
+    changed: Option<mpsc::UnboundedSender<String>>,
+) -> Store<K>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {
     let (store, writer) = reflector::store();
-    let events = watcher(api, config).default_backoff().reflect(writer);
+    let events = watcher(api, config).default_backoff().reflect(writer).touched_objects();
     tasks.spawn(async move {
         let mut events = std::pin::pin!(events);
         let mut failing = false;
@@ -204,6 +224,9 @@ where
                 tracing::warn!(%error, "the {what} failed and is tried again");
             }
             failing = event.is_err();
+            if let (Ok(object), Some(changed)) = (event, &changed) {
+                let _ = changed.send(object.namespace().unwrap_or_default());
+            }
         }
         what
     });

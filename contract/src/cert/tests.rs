@@ -154,7 +154,7 @@ fn no_certificate_and_a_damaged_one_are_told_apart() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases.max(400), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn a_mutated_certificate_never_panics(index in 0_usize..4096, byte: u8) {

@@ -202,7 +202,7 @@ fn hides_nothing(request: &[u8], original: &Csr) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: CASES, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases.max(CASES), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn no_change_of_the_bytes_hides_anything(edits in prop::collection::vec(edit(), 1..4)) {

@@ -66,7 +66,7 @@ struct Good {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(CASES))]
+    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases.max(CASES)))]
 
     #[test]
     fn approved_is_what_is_exactly_good_and_nothing_else(by in good_one(), mutations in mutations()) {
