@@ -38,16 +38,28 @@ pub fn install_crypto() {
 
 /// A client for what a kubeconfig of ours says. `what` names it in errors.
 pub fn connect(what: &str, kubeconfig: &Kubeconfig) -> Result<Client, ClientError> {
-    let problem = |problem: String| ClientError::Access { what: what.to_owned(), problem };
-    let server: Uri = kubeconfig.server.parse().map_err(|e| problem(format!("server {}: {e}", kubeconfig.server)))?;
+    let problem = |problem: String| ClientError::Access {
+        what: what.to_owned(),
+        problem,
+    };
+    let server: Uri = kubeconfig
+        .server
+        .parse()
+        .map_err(|e| problem(format!("server {}: {e}", kubeconfig.server)))?;
     let mut config = Config::new(server);
     config.default_namespace = kubeconfig.namespace.clone();
     config.tls_server_name = kubeconfig.tls_server_name.clone();
     config.root_cert = Some(certificates(kubeconfig.ca.pem()).map_err(&problem)?);
     config.auth_info = match &kubeconfig.credential {
         Credential::None => AuthInfo::default(),
-        Credential::Token(token) => AuthInfo { token: Some(token.clone()), ..AuthInfo::default() },
-        Credential::Certificate { certificate_pem, key_pem } => AuthInfo {
+        Credential::Token(token) => AuthInfo {
+            token: Some(token.clone()),
+            ..AuthInfo::default()
+        },
+        Credential::Certificate {
+            certificate_pem,
+            key_pem,
+        } => AuthInfo {
             client_certificate_data: Some(base64(certificate_pem.as_bytes())),
             client_key_data: Some(SecretString::from(base64(key_pem.expose_secret().as_bytes()))),
             ..AuthInfo::default()
@@ -67,8 +79,10 @@ pub async fn operator(path: Option<&Path>) -> Result<(Client, String), ClientErr
     let config = match path {
         None => Config::incluster().map_err(|e| ClientError::InCluster(e.to_string()))?,
         Some(path) => {
-            let problem =
-                |problem: String| ClientError::OperatorKubeconfig { path: path.display().to_string(), problem };
+            let problem = |problem: String| ClientError::OperatorKubeconfig {
+                path: path.display().to_string(),
+                problem,
+            };
             let file = StandardKubeconfig::read_from(path).map_err(|e| problem(e.to_string()))?;
             let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
                 .await
@@ -76,18 +90,26 @@ pub async fn operator(path: Option<&Path>) -> Result<(Client, String), ClientErr
             if config.root_cert.as_ref().is_none_or(Vec::is_empty) && config.cluster_url.scheme_str() == Some("https") {
                 // Without it the client would fall back to the operating system's CAs: whoever holds a public
                 // certificate for that name could stand in for the seed.
-                return Err(problem("it has no certificate-authority (-data) for its cluster: add it".into()));
+                return Err(problem(
+                    "it has no certificate-authority (-data) for its cluster: add it".into(),
+                ));
             }
             if config.accept_invalid_certs {
-                return Err(problem("it has insecure-skip-tls-verify: remove it and add the CA".into()));
+                return Err(problem(
+                    "it has insecure-skip-tls-verify: remove it and add the CA".into(),
+                ));
             }
             config
         }
     };
     let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
-    let what = path.map_or("the pod's ServiceAccount".to_owned(), |p| format!("kubeconfig {}", p.display()));
-    let client =
-        build(config).map_err(|e| ClientError::Access { what: what.clone(), problem: Failure::of(&what, &e).detail })?;
+    let what = path.map_or("the pod's ServiceAccount".to_owned(), |p| {
+        format!("kubeconfig {}", p.display())
+    });
+    let client = build(config).map_err(|e| ClientError::Access {
+        what: what.clone(),
+        problem: Failure::of(&what, &e).detail,
+    })?;
     Ok((client, server))
 }
 
@@ -99,8 +121,9 @@ fn build(mut config: Config) -> kube::Result<Client> {
 }
 
 fn certificates(pem: &str) -> Result<Vec<Vec<u8>>, String> {
-    let all: Result<Vec<_>, _> =
-        CertificateDer::pem_slice_iter(pem.as_bytes()).map(|der| der.map(|der| der.to_vec())).collect();
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes())
+        .map(|der| der.map(|der| der.to_vec()))
+        .collect();
     match all {
         Ok(all) if !all.is_empty() => Ok(all),
         Ok(_) => Err("it has no CA certificate".into()),

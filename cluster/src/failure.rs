@@ -64,11 +64,19 @@ pub struct Failure {
 
 impl Failure {
     pub fn of(what: impl Into<String>, error: &kube::Error) -> Self {
-        Self { what: what.into(), class: classify(error), detail: detail(error) }
+        Self {
+            what: what.into(),
+            class: classify(error),
+            detail: detail(error),
+        }
     }
 
     pub fn late(what: impl Into<String>, seconds: u64) -> Self {
-        Self { what: what.into(), class: Class::Unreachable, detail: format!("no answer within {seconds} s") }
+        Self {
+            what: what.into(),
+            class: Class::Unreachable,
+            detail: format!("no answer within {seconds} s"),
+        }
     }
 
     pub fn is(&self, class: Class) -> bool {
@@ -151,7 +159,11 @@ fn of_tls(error: &TlsError) -> Class {
 /// The whole chain of causes in one line: kube's own text ends at "client error (Connect)".
 fn detail(error: &kube::Error) -> String {
     if let kube::Error::Api(status) = error {
-        return if status.message.is_empty() { format!("HTTP {}", status.code) } else { status.message.clone() };
+        return if status.message.is_empty() {
+            format!("HTTP {}", status.code)
+        } else {
+            status.message.clone()
+        };
     }
     let mut parts: Vec<String> = Vec::new();
     let mut next: Option<&dyn StdError> = Some(error);

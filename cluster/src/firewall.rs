@@ -11,7 +11,13 @@ use serde::{Deserialize, Serialize};
 
 /// A firewall machine of one shoot, in the shoot's namespace in the seed.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[kube(group = "firewall.metal-stack.io", version = "v2", kind = "Firewall", namespaced, status = "FirewallStatus")]
+#[kube(
+    group = "firewall.metal-stack.io",
+    version = "v2",
+    kind = "Firewall",
+    namespaced,
+    status = "FirewallStatus"
+)]
 pub struct FirewallSpec {}
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -22,7 +22,10 @@ pub fn init(format: Format) {
     let registry = tracing_subscriber::registry().with(filter);
     // Colours are for eyes: in a journal they are noise.
     let colours = std::io::stderr().is_terminal();
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false).with_ansi(colours);
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .with_ansi(colours);
     let _ = match format {
         Format::Text => registry.with(lines).try_init(),
         Format::Json => registry.with(lines.json().flatten_event(true)).try_init(),

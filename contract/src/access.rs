@@ -59,8 +59,19 @@ impl AgentAccess {
         };
         let handover_keys =
             serde_json::from_str(&text(HANDOVER_KEYS)?).map_err(|e| AccessError::HandoverKeys(e.to_string()))?;
-        let lifeline = if data.contains_key(LIFELINE) { Some(text(LIFELINE)?.into()) } else { None };
-        Ok(Self { server: text(SERVER)?, ca: text(CA)?, mode, seed: text(SEED)?, handover_keys, lifeline })
+        let lifeline = if data.contains_key(LIFELINE) {
+            Some(text(LIFELINE)?.into())
+        } else {
+            None
+        };
+        Ok(Self {
+            server: text(SERVER)?,
+            ca: text(CA)?,
+            mode,
+            seed: text(SEED)?,
+            handover_keys,
+            lifeline,
+        })
     }
 
     pub fn write(&self) -> Result<BTreeMap<String, SecretString>, AccessError> {
@@ -96,13 +107,21 @@ mod tests {
             handover_keys: vec![PrivateKey::generate().unwrap().public()],
             lifeline: Some("kubeconfig".to_owned().into()),
         };
-        access.write().unwrap().into_iter().map(|(k, v)| (k, v.expose_secret().as_bytes().to_vec())).collect()
+        access
+            .write()
+            .unwrap()
+            .into_iter()
+            .map(|(k, v)| (k, v.expose_secret().as_bytes().to_vec()))
+            .collect()
     }
 
     #[test]
     fn what_the_approver_writes_the_agent_reads() {
         let access = AgentAccess::read(&written()).unwrap();
-        assert_eq!((access.server.as_str(), access.ca.as_str(), access.seed.as_str()), ("https://seed", "pem", "seed-uid"));
+        assert_eq!(
+            (access.server.as_str(), access.ca.as_str(), access.seed.as_str()),
+            ("https://seed", "pem", "seed-uid")
+        );
         assert_eq!(access.handover_keys.len(), 1);
         assert_eq!(access.lifeline.unwrap().expose_secret(), "kubeconfig");
     }

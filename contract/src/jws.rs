@@ -46,13 +46,26 @@ struct Header {
 
 /// Signs claims as a message of the given type.
 pub fn sign<C: Serialize>(typ: &str, key: &PrivateKey, claims: &C) -> Result<String, JwsError> {
-    let header = Header { alg: "ES256".into(), typ: typ.into(), kid: key.public().thumbprint().to_string() };
-    let encode = |json: Result<Vec<u8>, serde_json::Error>| {
-        json.map(|bytes| URL_SAFE_NO_PAD.encode(bytes)).map_err(|e| JwsError::Sign(e.to_string()))
+    let header = Header {
+        alg: "ES256".into(),
+        typ: typ.into(),
+        kid: key.public().thumbprint().to_string(),
     };
-    let signed = format!("{}.{}", encode(serde_json::to_vec(&header))?, encode(serde_json::to_vec(claims))?);
-    let signature = crypto::sign(signed.as_bytes(), &EncodingKey::from_ec_der(key.pkcs8_der()), Algorithm::ES256)
-        .map_err(|e| JwsError::Sign(e.to_string()))?;
+    let encode = |json: Result<Vec<u8>, serde_json::Error>| {
+        json.map(|bytes| URL_SAFE_NO_PAD.encode(bytes))
+            .map_err(|e| JwsError::Sign(e.to_string()))
+    };
+    let signed = format!(
+        "{}.{}",
+        encode(serde_json::to_vec(&header))?,
+        encode(serde_json::to_vec(claims))?
+    );
+    let signature = crypto::sign(
+        signed.as_bytes(),
+        &EncodingKey::from_ec_der(key.pkcs8_der()),
+        Algorithm::ES256,
+    )
+    .map_err(|e| JwsError::Sign(e.to_string()))?;
     Ok(format!("{signed}.{signature}"))
 }
 
@@ -61,10 +74,16 @@ pub fn open<C: DeserializeOwned>(typ: &'static str, key: &PublicKey, message: &s
     let (signed, signature, header) = split(message)?;
     let expected = key.thumbprint();
     if header.typ != typ {
-        return Err(JwsError::Type { expected: typ, found: printable(&header.typ) });
+        return Err(JwsError::Type {
+            expected: typ,
+            found: printable(&header.typ),
+        });
     }
     if header.kid != expected.to_string() {
-        return Err(JwsError::OtherKey { expected, found: printable(&header.kid) });
+        return Err(JwsError::OtherKey {
+            expected,
+            found: printable(&header.kid),
+        });
     }
     let (x, y) = key.coordinates();
     let verified = DecodingKey::from_ec_components(&x, &y)
@@ -72,7 +91,10 @@ pub fn open<C: DeserializeOwned>(typ: &'static str, key: &PublicKey, message: &s
     if !matches!(verified, Ok(true)) {
         return Err(JwsError::Signature(expected));
     }
-    let payload = signed.split_once('.').map(|(_, payload)| payload).ok_or(JwsError::Form)?;
+    let payload = signed
+        .split_once('.')
+        .map(|(_, payload)| payload)
+        .ok_or(JwsError::Form)?;
     let payload = URL_SAFE_NO_PAD.decode(payload).map_err(|_| JwsError::Form)?;
     serde_json::from_slice(&payload).map_err(|e| JwsError::Claims(e.to_string()))
 }
@@ -125,8 +147,14 @@ mod tests {
         let (mine, other) = (key(), key());
         let message = sign(TYP, &mine, &json!({"a": 1})).unwrap();
         assert_eq!(open::<Value>(TYP, &mine.public(), &message).unwrap(), json!({"a": 1}));
-        assert!(matches!(open::<Value>(TYP, &other.public(), &message), Err(JwsError::OtherKey { .. })));
-        assert!(matches!(open::<Value>("other+jwt", &mine.public(), &message), Err(JwsError::Type { .. })));
+        assert!(matches!(
+            open::<Value>(TYP, &other.public(), &message),
+            Err(JwsError::OtherKey { .. })
+        ));
+        assert!(matches!(
+            open::<Value>("other+jwt", &mine.public(), &message),
+            Err(JwsError::Type { .. })
+        ));
     }
 
     #[test]

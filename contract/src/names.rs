@@ -75,8 +75,7 @@ pub const ACCEPT_KEY: &str = "firewall.metal-stack.io/accept-key";
 
 /// Reason and message of an approval, as people grep for them.
 pub const APPROVED_REASON: &str = "AutoApproved";
-pub const APPROVED_MESSAGE: &str =
-    "Auto approving firewall-controller client certificate after SubjectAccessReview.";
+pub const APPROVED_MESSAGE: &str = "Auto approving firewall-controller client certificate after SubjectAccessReview.";
 
 /// A firewall's name, short enough to stand in a certificate and shaped like a Kubernetes object name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -85,9 +84,13 @@ pub struct FirewallName(String);
 
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum NameError {
-    #[error("firewall name {0:?} is longer than {FIREWALL_NAME_MAX} characters and does not fit into a certificate's common name: give the firewall a shorter name")]
+    #[error(
+        "firewall name {0:?} is longer than {FIREWALL_NAME_MAX} characters and does not fit into a certificate's common name: give the firewall a shorter name"
+    )]
     TooLong(String),
-    #[error("firewall name {0:?} is not a Kubernetes object name (lower-case letters, digits, '-' and '.', at the ends a letter or digit)")]
+    #[error(
+        "firewall name {0:?} is not a Kubernetes object name (lower-case letters, digits, '-' and '.', at the ends a letter or digit)"
+    )]
     NotADnsName(String),
 }
 
@@ -171,14 +174,25 @@ mod tests {
     fn a_name_of_46_characters_fits_and_one_of_47_does_not() {
         assert_eq!(FIREWALL_NAME_MAX, 46);
         assert!(FirewallName::parse(&"a".repeat(46)).is_ok());
-        assert!(matches!(FirewallName::parse(&"a".repeat(47)), Err(NameError::TooLong(_))));
-        assert_eq!(FirewallName::parse(&"a".repeat(46)).unwrap().user().len(), COMMON_NAME_MAX);
+        assert!(matches!(
+            FirewallName::parse(&"a".repeat(47)),
+            Err(NameError::TooLong(_))
+        ));
+        assert_eq!(
+            FirewallName::parse(&"a".repeat(46)).unwrap().user().len(),
+            COMMON_NAME_MAX
+        );
     }
 
     #[test]
     fn what_kubernetes_would_not_name_an_object_is_refused() {
-        for bad in ["", "-a", "a-", "A", "a_b", "a..b", ".a", "a b", "a:b", "ä", "a\u{0}", "_canary"] {
-            assert!(matches!(FirewallName::parse(bad), Err(NameError::NotADnsName(_))), "{bad:?}");
+        for bad in [
+            "", "-a", "a-", "A", "a_b", "a..b", ".a", "a b", "a:b", "ä", "a\u{0}", "_canary",
+        ] {
+            assert!(
+                matches!(FirewallName::parse(bad), Err(NameError::NotADnsName(_))),
+                "{bad:?}"
+            );
         }
         for good in ["a", "0", "shoot--p--s-firewall-0a1b2", "a.b"] {
             assert!(FirewallName::parse(good).is_ok(), "{good:?}");

@@ -49,8 +49,6 @@ reasons! {
         NotYours,
         /// Another key is pinned for this firewall.
         OtherKey,
-        /// The bootstrap credential may not ask again: the firewall has come in and renews with its certificate.
-        AlreadyBootstrapped,
         /// Two keys came with one bootstrap credential: an operator has to say which is the machine's.
         TwoKeys,
         /// Another Firewall in this seed has the same name and was first.
@@ -97,7 +95,10 @@ mod tests {
     #[test]
     fn every_reason_is_one_word_with_a_meaning() {
         for reason in Reason::ALL {
-            assert!(reason.as_str().chars().all(char::is_alphanumeric), "Kubernetes wants CamelCase: {reason}");
+            assert!(
+                reason.as_str().chars().all(char::is_alphanumeric),
+                "Kubernetes wants CamelCase: {reason}"
+            );
             assert!(reason.meaning().ends_with('.'), "{reason}");
         }
     }

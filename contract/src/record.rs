@@ -157,15 +157,23 @@ impl Keys {
     /// Judges a key that a request of this firewall's bootstrap credential carries.
     pub fn present(&self, key: &PublicKey, now: Timestamp) -> KeyVerdict {
         let thumbprint = key.thumbprint();
-        let pin =
-            Pin { thumbprint: thumbprint.clone(), key: Some(key.clone()), since: now, accepted: false, proven: None };
+        let pin = Pin {
+            thumbprint: thumbprint.clone(),
+            key: Some(key.clone()),
+            since: now,
+            accepted: false,
+            proven: None,
+        };
         if let Some(pinned) = &self.pin {
             if pinned.thumbprint == thumbprint {
                 return match pinned.key {
                     Some(_) => KeyVerdict::Pinned,
                     // An operator named it before it came. If a window stands open, it was for this one.
                     None => KeyVerdict::Pin(Self {
-                        pin: Some(Pin { key: Some(key.clone()), ..pinned.clone() }),
+                        pin: Some(Pin {
+                            key: Some(key.clone()),
+                            ..pinned.clone()
+                        }),
                         open_until: None,
                         ..self.clone()
                     }),
@@ -173,7 +181,12 @@ impl Keys {
             }
             if self.open_until.is_some_and(|until| now < until) {
                 let candidates = vec![key.clone()];
-                return KeyVerdict::Pin(Self { pin: Some(pin), candidates, open_until: None, ..self.clone() });
+                return KeyVerdict::Pin(Self {
+                    pin: Some(pin),
+                    candidates,
+                    open_until: None,
+                    ..self.clone()
+                });
             }
             if pinned.proven.is_some() || pinned.accepted {
                 return KeyVerdict::Other(pinned.thumbprint.clone());
@@ -188,29 +201,63 @@ impl Keys {
             }
         }
         if candidates.len() > 1 {
-            return KeyVerdict::Contested(Self { pin: None, candidates, ..self.clone() });
+            return KeyVerdict::Contested(Self {
+                pin: None,
+                candidates,
+                ..self.clone()
+            });
         }
         // The first key of a machine that never came in is the one new key of an open window.
-        KeyVerdict::Pin(Self { pin: Some(pin), candidates, open_until: None, ..self.clone() })
+        KeyVerdict::Pin(Self {
+            pin: Some(pin),
+            candidates,
+            open_until: None,
+            ..self.clone()
+        })
     }
 
     /// An operator vouches for a key: it is pinned, whatever was before.
     pub fn accept(&self, thumbprint: &Thumbprint, annotation: &str, now: Timestamp) -> Self {
         let pin = match &self.pin {
             // What is known of the pinned key stays known: its reports are read with it.
-            Some(pin) if pin.thumbprint == *thumbprint => Pin { accepted: true, ..pin.clone() },
+            Some(pin) if pin.thumbprint == *thumbprint => Pin {
+                accepted: true,
+                ..pin.clone()
+            },
             _ => {
-                let key = self.candidates.iter().find(|key| key.thumbprint() == *thumbprint).cloned();
-                Pin { thumbprint: thumbprint.clone(), key, since: now, accepted: true, proven: None }
+                let key = self
+                    .candidates
+                    .iter()
+                    .find(|key| key.thumbprint() == *thumbprint)
+                    .cloned();
+                Pin {
+                    thumbprint: thumbprint.clone(),
+                    key,
+                    since: now,
+                    accepted: true,
+                    proven: None,
+                }
             }
         };
-        Self { pin: Some(pin), candidates: Vec::new(), open_until: None, accepted: Some(annotation.to_owned()) }
+        Self {
+            pin: Some(pin),
+            candidates: Vec::new(),
+            open_until: None,
+            accepted: Some(annotation.to_owned()),
+        }
     }
 
     /// The firewall's report proved that it works with the pinned key.
     pub fn prove(&self, now: Timestamp) -> Self {
-        let pin = self.pin.as_ref().map(|pin| Pin { proven: pin.proven.or(Some(now)), ..pin.clone() });
-        Self { pin, candidates: Vec::new(), ..self.clone() }
+        let pin = self.pin.as_ref().map(|pin| Pin {
+            proven: pin.proven.or(Some(now)),
+            ..pin.clone()
+        });
+        Self {
+            pin,
+            candidates: Vec::new(),
+            ..self.clone()
+        }
     }
 }
 
@@ -288,17 +335,28 @@ mod tests {
         let (old, new, third) = (key(), key(), key());
         let mut keys = pinned(&Keys::default(), &old).prove(at(2));
         keys.open_until = Some(at(100));
-        assert!(matches!(keys.present(&new, at(100)), KeyVerdict::Other(_)), "the hour is over");
-        let KeyVerdict::Pin(keys) = keys.present(&new, at(50)) else { panic!("not let in") };
+        assert!(
+            matches!(keys.present(&new, at(100)), KeyVerdict::Other(_)),
+            "the hour is over"
+        );
+        let KeyVerdict::Pin(keys) = keys.present(&new, at(50)) else {
+            panic!("not let in")
+        };
         assert_eq!(keys.present(&new, at(51)), KeyVerdict::Pinned);
         assert!(matches!(keys.present(&third, at(51)), KeyVerdict::Contested(_)));
-        assert!(matches!(keys.prove(at(52)).present(&third, at(53)), KeyVerdict::Other(_)));
+        assert!(matches!(
+            keys.prove(at(52)).present(&third, at(53)),
+            KeyVerdict::Other(_)
+        ));
     }
 
     #[test]
     fn rebootstrap_of_a_firewall_that_never_came_in_lets_one_key_in_too() {
         let (first, second) = (key(), key());
-        let keys = Keys { open_until: Some(at(100)), ..Keys::default() };
+        let keys = Keys {
+            open_until: Some(at(100)),
+            ..Keys::default()
+        };
         let keys = pinned(&keys, &first);
         assert_eq!(keys.open_until, None);
         assert!(matches!(keys.present(&second, at(2)), KeyVerdict::Contested(_)));
@@ -307,15 +365,22 @@ mod tests {
     #[test]
     fn an_unproved_pin_contends_although_the_candidates_were_forgotten() {
         let (first, second) = (key(), key());
-        let keys = Keys { candidates: Vec::new(), ..pinned(&Keys::default(), &first) };
-        let KeyVerdict::Contested(keys) = keys.present(&second, at(2)) else { panic!("not contested") };
+        let keys = Keys {
+            candidates: Vec::new(),
+            ..pinned(&Keys::default(), &first)
+        };
+        let KeyVerdict::Contested(keys) = keys.present(&second, at(2)) else {
+            panic!("not contested")
+        };
         assert_eq!(keys.candidates, [first, second]);
     }
 
     #[test]
     fn accepting_the_pinned_key_forgets_nothing_of_it() {
         let first = key();
-        let keys = pinned(&Keys::default(), &first).prove(at(2)).accept(&first.thumbprint(), "value", at(3));
+        let keys = pinned(&Keys::default(), &first)
+            .prove(at(2))
+            .accept(&first.thumbprint(), "value", at(3));
         let pin = keys.pin.unwrap();
         assert_eq!((pin.key, pin.proven, pin.accepted), (Some(first), Some(at(2)), true));
     }
@@ -342,7 +407,10 @@ mod tests {
             ..Record::default()
         };
         assert_eq!(Record::read(&record.write().unwrap()).unwrap(), record);
-        assert!(matches!(Record::read(br#"{"version":2}"#), Err(RecordError::Version(2))));
+        assert!(matches!(
+            Record::read(br#"{"version":2}"#),
+            Err(RecordError::Version(2))
+        ));
         for bad in [&b""[..], b"{}", b"[]", br#"{"version":1}"#, br#"{"version":"1"}"#] {
             assert!(matches!(Record::read(bad), Err(RecordError::Form(_))));
         }

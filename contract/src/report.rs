@@ -60,7 +60,10 @@ impl Report {
     pub fn proves_use(&self, firewall: &FirewallName, seed: &str, serial: &str) -> bool {
         self.firewall == *firewall
             && self.seed == seed
-            && self.certificate.as_ref().is_some_and(|certificate| certificate.serial == serial)
+            && self
+                .certificate
+                .as_ref()
+                .is_some_and(|certificate| certificate.serial == serial)
     }
 }
 
@@ -91,7 +94,10 @@ mod tests {
     #[test]
     fn a_report_survives_the_way() {
         let key = PrivateKey::generate().unwrap();
-        assert_eq!(Report::open(&report().sign(&key).unwrap(), &key.public()).unwrap(), report());
+        assert_eq!(
+            Report::open(&report().sign(&key).unwrap(), &key.public()).unwrap(),
+            report()
+        );
     }
 
     #[test]
@@ -107,7 +113,13 @@ mod tests {
         assert!(!report().proves_use(&FirewallName::parse("fw-2").unwrap(), "seed-uid", "1f"));
         assert!(!report().proves_use(&fw, "another-seed", "1f"));
         assert!(!report().proves_use(&fw, "seed-uid", "20"));
-        assert!(!Report { certificate: None, ..report() }.proves_use(&fw, "seed-uid", "1f"));
+        assert!(
+            !Report {
+                certificate: None,
+                ..report()
+            }
+            .proves_use(&fw, "seed-uid", "1f")
+        );
     }
 
     #[test]

@@ -17,7 +17,9 @@ pub struct SeedKey(Zeroizing<[u8; SEED_KEY_LENGTH]>);
 
 #[derive(Debug, Error)]
 pub enum TokenError {
-    #[error("the seed key has {0} bytes instead of {SEED_KEY_LENGTH}: restore the Secret, or delete it to have a new one made (every unused bootstrap token then changes)")]
+    #[error(
+        "the seed key has {0} bytes instead of {SEED_KEY_LENGTH}: restore the Secret, or delete it to have a new one made (every unused bootstrap token then changes)"
+    )]
     KeyLength(usize),
     #[error("no random bytes for a new seed key from the operating system")]
     Random,
@@ -72,7 +74,9 @@ impl SeedKey {
             for &byte in context.sign().as_ref() {
                 // 252 = 7 * 36: bytes above it would favour the first four characters.
                 if byte < 252 && characters.len() < 22 {
-                    characters.push(char::from(b"abcdefghijklmnopqrstuvwxyz0123456789"[usize::from(byte % 36)]));
+                    characters.push(char::from(
+                        b"abcdefghijklmnopqrstuvwxyz0123456789"[usize::from(byte % 36)],
+                    ));
                 }
             }
             if characters.len() == 22 {
@@ -80,7 +84,10 @@ impl SeedKey {
             }
         }
         let (id, secret) = characters.split_at(6);
-        BootstrapToken { id: id.to_owned(), secret: SecretString::from(secret.to_owned()) }
+        BootstrapToken {
+            id: id.to_owned(),
+            secret: SecretString::from(secret.to_owned()),
+        }
     }
 }
 
@@ -134,7 +141,10 @@ mod tests {
     #[test]
     fn d1_the_same_firewall_gets_the_same_token_again() {
         let token = key().token("shoot--a", &firewall("fw-1"), 0);
-        assert_eq!(token.bearer().expose_secret(), key().token("shoot--a", &firewall("fw-1"), 0).bearer().expose_secret());
+        assert_eq!(
+            token.bearer().expose_secret(),
+            key().token("shoot--a", &firewall("fw-1"), 0).bearer().expose_secret()
+        );
         // A stored token must still open after an upgrade: the derivation is part of the contract.
         assert_eq!(token.bearer().expose_secret(), "ganeaj.s5xvmpamm3dq8816");
     }
@@ -148,7 +158,9 @@ mod tests {
             key().token("shoot--a", &firewall("fw-1"), 1),
             // Parts that would be equal if they were just strung together.
             key().token("shoot--af", &firewall("w-1"), 0),
-            SeedKey::from_bytes(&[8; 32]).unwrap().token("shoot--a", &firewall("fw-1"), 0),
+            SeedKey::from_bytes(&[8; 32])
+                .unwrap()
+                .token("shoot--a", &firewall("fw-1"), 0),
             key().probe_token(),
         ];
         for other in &others {

@@ -1,6 +1,6 @@
 //! What the two workers share: the seed, the caches of what stands in it, the shoots, and how each wakes the other.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -64,7 +64,9 @@ impl Approver {
     /// Every Firewall of this name that can be read, in whatever namespace.
     pub fn firewalls_named(&self, name: &str) -> Vec<Arc<DeserializeGuard<Firewall>>> {
         let stores = self.firewalls.iter().flat_map(Store::state);
-        stores.filter(|firewall| firewall.name_any() == name && firewall.0.is_ok()).collect()
+        stores
+            .filter(|firewall| firewall.name_any() == name && firewall.0.is_ok())
+            .collect()
     }
 
     pub fn all_firewalls(&self) -> impl Iterator<Item = Arc<DeserializeGuard<Firewall>>> {
@@ -77,7 +79,8 @@ impl Approver {
     }
 
     pub fn cached_record(&self, namespace: &str, firewall: &FirewallName) -> Result<Option<Record>, StateError> {
-        self.cached_state(namespace).map_or(Ok(None), |state| state.record(firewall))
+        self.cached_state(namespace)
+            .map_or(Ok(None), |state| state.record(firewall))
     }
 
     pub fn shoot_secret(&self, namespace: &str) -> Option<Arc<Secret>> {
@@ -89,10 +92,20 @@ impl Approver {
         let _ = self.wake_firewall.send((namespace.to_owned(), name.to_owned()));
     }
 
-    /// Has the worker look again at every undecided request that one of this firewall's identities made.
-    pub fn wake_requests(&self, of: impl Fn(&CertificateSigningRequest) -> bool) {
-        for request in self.requests.state().iter().filter(|request| of(request)) {
-            let _ = self.wake_request.send(request.name_any());
+    /// Has the workers look at every firewall of a shoot, and at every undecided request for one of them.
+    pub fn wake_shoot(&self, namespace: &str) {
+        let of_shoot = |firewall: &Arc<DeserializeGuard<Firewall>>| firewall.namespace().as_deref() == Some(namespace);
+        let names: BTreeSet<String> = self.all_firewalls().filter(of_shoot).map(|f| f.name_any()).collect();
+        for name in &names {
+            self.wake_firewall(namespace, name);
+        }
+        for request in self.requests.state() {
+            let open = request.status.as_ref().is_none_or(|status| status.conditions.is_none());
+            if open
+                && contract::csr::read(&request.spec.request.0).is_ok_and(|csr| names.contains(csr.firewall.as_str()))
+            {
+                let _ = self.wake_request.send(request.name_any());
+            }
         }
     }
 
@@ -119,7 +132,9 @@ impl Approver {
 }
 
 fn cached(stores: &[Store<Secret>], namespace: &str, name: &str) -> Option<Arc<Secret>> {
-    stores.iter().find_map(|store| store.get(&ObjectRef::new(name).within(namespace)))
+    stores
+        .iter()
+        .find_map(|store| store.get(&ObjectRef::new(name).within(namespace)))
 }
 
 /// Remembers what was applied, so that a firewall that is merely looked at costs no request.
@@ -130,7 +145,9 @@ impl Applied {
     /// Whether this very content was applied under this key a short while ago.
     pub fn recently(&self, key: &str, content: &[u8]) -> bool {
         let applied = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        applied.get(key).is_some_and(|(hash, at)| *hash == fingerprint(content) && at.elapsed() < REAPPLY)
+        applied
+            .get(key)
+            .is_some_and(|(hash, at)| *hash == fingerprint(content) && at.elapsed() < REAPPLY)
     }
 
     pub fn remember(&self, key: &str, content: &[u8]) {

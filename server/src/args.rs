@@ -26,7 +26,12 @@ pub struct Run {
     pub kubeconfig: Option<PathBuf>,
 
     /// Work on the Firewalls of this namespace only; may be given more than once. All namespaces without it.
-    #[arg(long = "namespace", env = "FIREWALL_APPROVER_NAMESPACES", value_delimiter = ',', value_name = "NAMESPACE")]
+    #[arg(
+        long = "namespace",
+        env = "FIREWALL_APPROVER_NAMESPACES",
+        value_delimiter = ',',
+        value_name = "NAMESPACE"
+    )]
     pub namespaces: Vec<String>,
 
     /// The approver's own namespace: where the key stands that bootstrap tokens are derived from.
@@ -43,7 +48,12 @@ pub struct Run {
     pub seed_ca: Option<PathBuf>,
 
     /// What a firewall uses until it has a certificate. `auto` uses a token where a token opens nothing else.
-    #[arg(long, env = "FIREWALL_APPROVER_BOOTSTRAP_CREDENTIAL", value_enum, default_value = "auto")]
+    #[arg(
+        long,
+        env = "FIREWALL_APPROVER_BOOTSTRAP_CREDENTIAL",
+        value_enum,
+        default_value = "auto"
+    )]
     pub bootstrap_credential: BootstrapCredential,
 
     /// Decide and explain, but approve, deny and record nothing.

@@ -75,7 +75,9 @@ pub async fn seed_key(seed: &Seed) -> Result<SeedKey, CredentialError> {
         }
     };
     let data = secret.data.unwrap_or_default();
-    let bytes = data.get(SEED_KEY).ok_or_else(|| CredentialError::NoSeedKey(namespace.clone()))?;
+    let bytes = data
+        .get(SEED_KEY)
+        .ok_or_else(|| CredentialError::NoSeedKey(namespace.clone()))?;
     SeedKey::from_bytes(&bytes.0).map_err(|e| CredentialError::SeedKey(namespace.clone(), e))
 }
 
@@ -95,8 +97,10 @@ pub async fn stand(
         },
         CredentialKind::ServiceAccount => service_account(seed, firewall.name, credential, known).await?,
     };
-    let kubeconfig =
-        seed.endpoint.kubeconfig(firewall.namespace, KubeconfigCredential::Token(bearer), Some(extension)).write();
+    let kubeconfig = seed
+        .endpoint
+        .kubeconfig(firewall.namespace, KubeconfigCredential::Token(bearer), Some(extension))
+        .write();
     Ok(Standing::Kubeconfig(SecretString::from(kubeconfig.as_str())))
 }
 
@@ -118,7 +122,8 @@ pub async fn revoke(
         }
         CredentialKind::ServiceAccount => {
             // The token is bound to this Secret and dies with it.
-            seed.delete_secret(names::SERVICE_ACCOUNT_NAMESPACE, firewall.as_str()).await?;
+            seed.delete_secret(names::SERVICE_ACCOUNT_NAMESPACE, firewall.as_str())
+                .await?;
         }
     }
     Ok(())
@@ -166,16 +171,26 @@ async fn service_account(
         ..ServiceAccount::default()
     };
     apply(&accounts, names::APPROVER, firewall.as_str(), &account).await?;
-    let secret = Secret { metadata: meta, type_: Some("Opaque".into()), ..Secret::default() };
+    let secret = Secret {
+        metadata: meta,
+        type_: Some("Opaque".into()),
+        ..Secret::default()
+    };
     let bound = seed.apply_secret(namespace, &secret).await?;
     let uid = bound.uid().unwrap_or_default();
 
-    if let Some(Kubeconfig { credential: KubeconfigCredential::Token(token), .. }) = known
+    if let Some(Kubeconfig {
+        credential: KubeconfigCredential::Token(token),
+        ..
+    }) = known
         && bound_to(token, &uid)
     {
         return Ok(token.clone());
     }
-    let life = credential.limit.duration_since(Timestamp::now()).clamp(jiff::SignedDuration::from_mins(10), CREDENTIAL_LIMIT);
+    let life = credential
+        .limit
+        .duration_since(Timestamp::now())
+        .clamp(jiff::SignedDuration::from_mins(10), CREDENTIAL_LIMIT);
     let request = TokenRequest {
         spec: TokenRequestSpec {
             audiences: Vec::new(),
@@ -190,16 +205,29 @@ async fn service_account(
         ..TokenRequest::default()
     };
     let what = format!("create a token of ServiceAccount {namespace}/{firewall}");
-    let answer =
-        call(what, accounts.create_subresource::<_, TokenRequest>("token", firewall.as_str(), &PostParams::default(), &request)).await?;
-    answer.status.map(|status| SecretString::from(status.token)).ok_or_else(|| CredentialError::NoToken(firewall.clone()))
+    let answer = call(
+        what,
+        accounts.create_subresource::<_, TokenRequest>("token", firewall.as_str(), &PostParams::default(), &request),
+    )
+    .await?;
+    answer
+        .status
+        .map(|status| SecretString::from(status.token))
+        .ok_or_else(|| CredentialError::NoToken(firewall.clone()))
 }
 
 /// Whether this token lives and is bound to the Secret of that UID. It was made by this seed for us; nobody else's word
 /// depends on it, so its claims are read without verifying them.
 fn bound_to(token: &SecretString, uid: &str) -> bool {
     let claims = contract::token::unverified_claims(token.expose_secret());
-    let bound = claims.as_ref().and_then(|c| c.pointer("/kubernetes.io/secret/uid")).and_then(|v| v.as_str());
-    let expires = claims.as_ref().and_then(|c| c.get("exp")).and_then(serde_json::Value::as_i64).unwrap_or(0);
+    let bound = claims
+        .as_ref()
+        .and_then(|c| c.pointer("/kubernetes.io/secret/uid"))
+        .and_then(|v| v.as_str());
+    let expires = claims
+        .as_ref()
+        .and_then(|c| c.get("exp"))
+        .and_then(serde_json::Value::as_i64)
+        .unwrap_or(0);
     bound == Some(uid) && expires > Timestamp::now().as_second()
 }

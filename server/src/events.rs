@@ -19,8 +19,13 @@ pub struct Events {
 
 impl Events {
     pub fn new(client: Client) -> Self {
-        let reporter = Reporter { controller: names::APPROVER.into(), instance: None };
-        Self { recorder: Recorder::new(client, reporter) }
+        let reporter = Reporter {
+            controller: names::APPROVER.into(),
+            instance: None,
+        };
+        Self {
+            recorder: Recorder::new(client, reporter),
+        }
     }
 
     pub fn normal(&self, on: ObjectReference, reason: Reason, action: &'static str, note: &str) {
@@ -32,7 +37,11 @@ impl Events {
     }
 
     fn publish(&self, on: ObjectReference, type_: EventType, reason: Reason, action: &'static str, note: &str) {
-        let note = note.char_indices().take_while(|(at, c)| at + c.len_utf8() <= NOTE_MAX).map(|(_, c)| c).collect();
+        let note = note
+            .char_indices()
+            .take_while(|(at, c)| at + c.len_utf8() <= NOTE_MAX)
+            .map(|(_, c)| c)
+            .collect();
         let event = Event {
             type_,
             reason: reason.as_str().into(),

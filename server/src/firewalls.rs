@@ -51,7 +51,10 @@ const POLL: Duration = Duration::from_secs(300);
 /// A shoot that cannot be reached is tried again this often; no event tells that it can.
 const CLOSED_POLL: Duration = Duration::from_secs(20);
 
-pub async fn reconcile(guard: Arc<DeserializeGuard<Firewall>>, approver: Arc<Approver>) -> Result<Action, FirewallError> {
+pub async fn reconcile(
+    guard: Arc<DeserializeGuard<Firewall>>,
+    approver: Arc<Approver>,
+) -> Result<Action, FirewallError> {
     let firewall = match &guard.0 {
         Ok(firewall) => firewall,
         Err(error) => {
@@ -64,7 +67,12 @@ pub async fn reconcile(guard: Arc<DeserializeGuard<Firewall>>, approver: Arc<App
     let outcome = worker.run().await;
     let status = match &outcome {
         Ok((status, _)) => status.clone(),
-        Err(error) => Status { state: Phase::Failing, reason: Reason::SeedFailure, message: error.to_string(), until: None },
+        Err(error) => Status {
+            state: Phase::Failing,
+            reason: Reason::SeedFailure,
+            message: error.to_string(),
+            until: None,
+        },
     };
     if !approver.dry_run && !matches!(outcome, Err(FirewallError::Raced(_))) {
         status::tell(&approver, firewall, &status)
@@ -87,7 +95,13 @@ impl<'a> Worker<'a> {
     fn of(firewall: &'a Firewall, approver: &'a Approver) -> Self {
         let namespace = firewall.namespace().unwrap_or_default();
         let object = format!("{namespace}/{}", firewall.name_any());
-        Self { approver, firewall, namespace, uid: firewall.uid().unwrap_or_default(), object }
+        Self {
+            approver,
+            firewall,
+            namespace,
+            uid: firewall.uid().unwrap_or_default(),
+            object,
+        }
     }
 
     async fn run(&mut self) -> Result<(Status, Duration), FirewallError> {
@@ -97,7 +111,8 @@ impl<'a> Worker<'a> {
             Err(error) => return Ok(self.done(Phase::Refused, Reason::NameTooLong, error.to_string())),
         };
         if let Some(other) = self.taken_by(&name)? {
-            let message = format!("a Firewall in namespace {other} has this name and was first: names are unique in a seed");
+            let message =
+                format!("a Firewall in namespace {other} has this name and was first: names are unique in a seed");
             return Ok(self.done(Phase::Refused, Reason::NameTaken, message));
         }
         if self.approver.dry_run {
@@ -109,19 +124,39 @@ impl<'a> Worker<'a> {
         let (state, record) = self.advance(&name, state, known, shoot.as_deref(), false, now).await?;
         if self.firewall.metadata.deletion_timestamp.is_some() {
             self.revoke(&name, &record).await?;
-            return Ok(self.done(Phase::Waiting, Reason::FirewallDeleted, "the Firewall is being deleted".into()));
+            return Ok(self.done(
+                Phase::Waiting,
+                Reason::FirewallDeleted,
+                "the Firewall is being deleted".into(),
+            ));
         }
 
         let secrets = self.shoot_secrets();
         let mut handed_out = self.handed_out(&name).await?;
         if let (Some(shoot), Some(access)) = (&shoot, self.shoot_access()) {
-            match self.lifeline(&name, shoot, &access.api_server_url, handed_out.lifeline.as_ref(), now).await {
+            match self
+                .lifeline(&name, shoot, &access.api_server_url, handed_out.lifeline.as_ref(), now)
+                .await
+            {
                 Ok(kubeconfig) => handed_out.lifeline = Some(kubeconfig),
                 // The tenant's side; everything in the seed goes on without it.
-                Err(failure) => return self.go_on(&name, &state, record, handed_out, secrets, Some((Reason::ShootUnreachable, failure.to_string())), now).await,
+                Err(failure) => {
+                    return self
+                        .go_on(
+                            &name,
+                            &state,
+                            record,
+                            handed_out,
+                            secrets,
+                            Some((Reason::ShootUnreachable, failure.to_string())),
+                            now,
+                        )
+                        .await;
+                }
             }
         }
-        self.go_on(&name, &state, record, handed_out, secrets, closed, now).await
+        self.go_on(&name, &state, record, handed_out, secrets, closed, now)
+            .await
     }
 
     /// The part that needs the seed alone.
@@ -140,7 +175,12 @@ impl<'a> Worker<'a> {
             Ok(secrets) => (secrets, None),
             Err(refused) => (None, Some(refused)),
         };
-        let target = plan::Firewall { name, namespace: &self.namespace, uid: &self.uid, shoot: secrets.as_ref() };
+        let target = plan::Firewall {
+            name,
+            namespace: &self.namespace,
+            uid: &self.uid,
+            shoot: secrets.as_ref(),
+        };
         let handover_keys = vec![state.handover_key().map_err(|e| self.state_error(e))?.public()];
         let access = AgentAccess {
             seed: self.approver.seed.id.clone(),
@@ -153,15 +193,27 @@ impl<'a> Worker<'a> {
         let plan = plan::plan(&target, &record, &access).map_err(|e| FirewallError::Access(self.object.clone(), e))?;
         self.apply_plan(name, &plan).await?;
 
-        let extension = BootstrapExtension { firewall: name.clone(), handover_keys };
-        let record = self.credential(&target, state, record, extension, &mut handed_out, now).await?;
+        let extension = BootstrapExtension {
+            firewall: name.clone(),
+            handover_keys,
+        };
+        let record = self
+            .credential(&target, state, record, extension, &mut handed_out, now)
+            .await?;
         self.approver.remember_handed_out(&self.namespace, name, handed_out);
 
         let recheck = life::recheck_at(&record).map_or(POLL, |at| {
             Duration::from_secs(u64::try_from(at.duration_since(now).as_secs()).unwrap_or(0).max(1)).min(POLL)
         });
-        let recheck = if closed.is_some() { recheck.min(CLOSED_POLL) } else { recheck };
-        Ok((status::of(name, &record, self.shoot_access().is_some(), refused.or(closed)), recheck))
+        let recheck = if closed.is_some() {
+            recheck.min(CLOSED_POLL)
+        } else {
+            recheck
+        };
+        Ok((
+            status::of(name, &record, self.shoot_access().is_some(), refused.or(closed)),
+            recheck,
+        ))
     }
 
     /// The record as it should be, written if it changed.
@@ -193,15 +245,12 @@ impl<'a> Worker<'a> {
             return Ok((state, next));
         }
         self.revoke_replaced(name, known.as_ref(), &next).await?;
-        let saved = state.save(&self.approver.seed, name, &next).await.map_err(|e| self.state_error(e))?;
+        let saved = state
+            .save(&self.approver.seed, name, &next)
+            .await
+            .map_err(|e| self.state_error(e))?;
         let state = saved.ok_or_else(|| FirewallError::Raced(self.object.clone()))?;
         self.explain(name, known.as_ref(), &next);
-        // Keys or credential changed: requests that waited for that need not wait longer.
-        let user = name.user();
-        self.approver.wake_requests(|csr| {
-            csr.spec.username.as_deref() == Some(user.as_str())
-                || contract::csr::read(&csr.spec.request.0).is_ok_and(|read| read.firewall == *name)
-        });
         Ok((state, next))
     }
 
@@ -212,10 +261,17 @@ impl<'a> Worker<'a> {
         }
         if !before.is_some_and(Record::contested) && after.contested() {
             let why = two_keys(name, &after.keys);
-            self.approver.events.warning(self.firewall.object_ref(&()), Reason::TwoKeys, "Pin", &why);
+            self.approver
+                .events
+                .warning(self.firewall.object_ref(&()), Reason::TwoKeys, "Pin", &why);
         }
         if before.and_then(|b| b.keys.accepted.as_ref()) != after.keys.accepted.as_ref() {
-            let key = after.keys.pin.as_ref().map(|pin| pin.thumbprint.to_string()).unwrap_or_default();
+            let key = after
+                .keys
+                .pin
+                .as_ref()
+                .map(|pin| pin.thumbprint.to_string())
+                .unwrap_or_default();
             tracing::info!(%firewall, %key, "an operator accepted this key");
         }
         if before.and_then(|b| b.rebootstrap.as_ref()) != after.rebootstrap.as_ref() {
@@ -237,7 +293,9 @@ impl<'a> Worker<'a> {
         now: Timestamp,
     ) -> Result<Record, FirewallError> {
         let fail = |e| FirewallError::Credential(self.object.clone(), e);
-        let Some(credential) = &record.credential else { return Ok(record) };
+        let Some(credential) = &record.credential else {
+            return Ok(record);
+        };
         if credential.revoked.is_some() {
             self.revoke(target.name, &record).await?;
             handed_out.bootstrap_kubeconfig = None;
@@ -251,20 +309,34 @@ impl<'a> Worker<'a> {
         let known = handed_out.bootstrap_kubeconfig.as_ref();
         let known = known.and_then(|text| Kubeconfig::read("the bootstrap kubeconfig", text.expose_secret()).ok());
         let approver = self.approver;
-        let standing = credential::stand(&approver.seed, &approver.key, target, credential, extension, known.as_ref());
+        let standing = credential::stand(
+            &approver.seed,
+            &approver.key,
+            target,
+            credential,
+            extension,
+            known.as_ref(),
+        );
         match standing.await.map_err(fail)? {
             Standing::Kubeconfig(kubeconfig) => {
                 let secret = plan::bootstrap_kubeconfig_secret(target, &kubeconfig);
-                self.approver.seed.apply_secret(&self.namespace, &secret).await.map_err(|e| self.call_error(e))?;
+                self.approver
+                    .seed
+                    .apply_secret(&self.namespace, &secret)
+                    .await
+                    .map_err(|e| self.call_error(e))?;
                 handed_out.bootstrap_kubeconfig = Some(kubeconfig);
                 self.approver.applied.remember(&key, content.as_bytes());
                 Ok(record)
             }
             Standing::IdTaken => {
-                let again = State::load(&self.approver.seed, &self.namespace).await.map_err(|e| self.state_error(e))?;
+                let again = State::load(&self.approver.seed, &self.namespace)
+                    .await
+                    .map_err(|e| self.state_error(e))?;
                 let current = again.ok_or_else(|| FirewallError::Raced(self.object.clone()))?;
                 let _ = state;
-                self.advance(target.name, current, Some(record), None, true, now).await?;
+                self.advance(target.name, current, Some(record), None, true, now)
+                    .await?;
                 // The next look makes the new id stand.
                 Err(FirewallError::Raced(self.object.clone()))
             }
@@ -272,17 +344,26 @@ impl<'a> Worker<'a> {
     }
 
     async fn revoke(&self, name: &FirewallName, record: &Record) -> Result<(), FirewallError> {
-        let Some(credential) = &record.credential else { return Ok(()) };
+        let Some(credential) = &record.credential else {
+            return Ok(());
+        };
         let key = format!("revoked {}", self.object);
         let content = format!("{credential:?}");
         if self.approver.applied.recently(&key, content.as_bytes()) {
             return Ok(());
         }
-        let Approver { seed, key: seed_key, applied, .. } = self.approver;
+        let Approver {
+            seed,
+            key: seed_key,
+            applied,
+            ..
+        } = self.approver;
         credential::revoke(seed, seed_key, &self.namespace, name, credential)
             .await
             .map_err(|e| FirewallError::Credential(self.object.clone(), e))?;
-        seed.delete_secret(&self.namespace, &name.bootstrap_kubeconfig_secret()).await.map_err(|e| self.call_error(e))?;
+        seed.delete_secret(&self.namespace, &name.bootstrap_kubeconfig_secret())
+            .await
+            .map_err(|e| self.call_error(e))?;
         applied.forget(&format!("credential {}", self.object));
         applied.remember(&key, content.as_bytes());
         Ok(())
@@ -290,8 +371,15 @@ impl<'a> Worker<'a> {
 
     /// A credential that one of another kind replaces must not stay open beside it. First this, then the record: a
     /// restart in between does both again.
-    async fn revoke_replaced(&self, name: &FirewallName, known: Option<&Record>, next: &Record) -> Result<(), FirewallError> {
-        let (Some(old), Some(new)) = (known.and_then(|k| k.credential.as_ref()), &next.credential) else { return Ok(()) };
+    async fn revoke_replaced(
+        &self,
+        name: &FirewallName,
+        known: Option<&Record>,
+        next: &Record,
+    ) -> Result<(), FirewallError> {
+        let (Some(old), Some(new)) = (known.and_then(|k| k.credential.as_ref()), &next.credential) else {
+            return Ok(());
+        };
         if old.kind == new.kind || old.revoked.is_some() {
             return Ok(());
         }
@@ -310,13 +398,17 @@ impl<'a> Worker<'a> {
         let key = format!("Role {}", self.object);
         let json = content(&plan.role);
         if !applied.recently(&key, &json) {
-            apply(&roles, names::APPROVER, name.as_str(), &plan.role).await.map_err(call_error)?;
+            apply(&roles, names::APPROVER, name.as_str(), &plan.role)
+                .await
+                .map_err(call_error)?;
             applied.remember(&key, &json);
         }
         let key = format!("Secret {}", self.object);
         let json = content(&plan.agent_secret);
         if !applied.recently(&key, &json) {
-            seed.apply_secret(&self.namespace, &plan.agent_secret).await.map_err(call_error)?;
+            seed.apply_secret(&self.namespace, &plan.agent_secret)
+                .await
+                .map_err(call_error)?;
             applied.remember(&key, &json);
         }
         let key = format!("RoleBinding {}", self.object);
@@ -324,14 +416,18 @@ impl<'a> Worker<'a> {
             Some(binding) => {
                 let json = content(binding);
                 if !applied.recently(&key, &json) {
-                    apply(&bindings, names::APPROVER, name.as_str(), binding).await.map_err(call_error)?;
+                    apply(&bindings, names::APPROVER, name.as_str(), binding)
+                        .await
+                        .map_err(call_error)?;
                     applied.remember(&key, &json);
                 }
             }
             None if applied.recently(&key, b"none") => {}
             None => {
                 let what = format!("delete RoleBinding {}", self.object);
-                call_opt(what, bindings.delete(name.as_str(), &DeleteParams::default())).await.map_err(call_error)?;
+                call_opt(what, bindings.delete(name.as_str(), &DeleteParams::default()))
+                    .await
+                    .map_err(call_error)?;
                 applied.remember(&key, b"none");
             }
         }
@@ -348,8 +444,13 @@ impl<'a> Worker<'a> {
             let bytes = secret?.data?.remove(key)?;
             String::from_utf8(bytes.0).ok().map(SecretString::from)
         };
-        let agent = seed.read_own(&self.namespace, &name.agent_secret()).await.map_err(|e| self.call_error(e))?;
-        let bootstrap = seed.read_own(&self.namespace, &name.bootstrap_kubeconfig_secret()).await;
+        let agent = seed
+            .read_own(&self.namespace, &name.agent_secret())
+            .await
+            .map_err(|e| self.call_error(e))?;
+        let bootstrap = seed
+            .read_own(&self.namespace, &name.bootstrap_kubeconfig_secret())
+            .await;
         Ok(HandedOut {
             lifeline: text(agent, "lifeline"),
             bootstrap_kubeconfig: text(bootstrap.map_err(|e| self.call_error(e))?, "kubeconfig"),
@@ -371,9 +472,15 @@ impl<'a> Worker<'a> {
     }
 
     fn shoot(&self) -> (Option<Arc<Shoot>>, Option<Closed>) {
-        let Some(access) = self.shoot_access() else { return (None, None) };
+        let Some(access) = self.shoot_access() else {
+            return (None, None);
+        };
         let secret = self.approver.shoot_secret(&self.namespace);
-        match self.approver.shoots.get(&self.namespace, secret.as_deref(), &access.api_server_url) {
+        match self
+            .approver
+            .shoots
+            .get(&self.namespace, secret.as_deref(), &access.api_server_url)
+        {
             Ok(shoot) => (Some(shoot), None),
             Err(closed) => (None, Some(closed)),
         }
@@ -384,9 +491,22 @@ impl<'a> Worker<'a> {
     }
 
     fn shoot_secrets(&self) -> Result<Option<plan::ShootSecrets>, Closed> {
-        let Some(access) = self.shoot_access() else { return Ok(None) };
-        let ShootAccess { namespace, generic_kubeconfig_secret_name, token_secret_name, .. } = access;
-        plan::shoot_secrets(&self.namespace, namespace, generic_kubeconfig_secret_name, token_secret_name).map(Some)
+        let Some(access) = self.shoot_access() else {
+            return Ok(None);
+        };
+        let ShootAccess {
+            namespace,
+            generic_kubeconfig_secret_name,
+            token_secret_name,
+            ..
+        } = access;
+        plan::shoot_secrets(
+            &self.namespace,
+            namespace,
+            generic_kubeconfig_secret_name,
+            token_secret_name,
+        )
+        .map(Some)
     }
 
     /// The state from the cache; from the API server where the cache has none, for only that makes a new one.
@@ -394,7 +514,9 @@ impl<'a> Worker<'a> {
         if let Some(state) = self.approver.cached_state(&self.namespace) {
             return Ok(state);
         }
-        State::load_or_make(&self.approver.seed, &self.namespace).await.map_err(|e| self.state_error(e))
+        State::load_or_make(&self.approver.seed, &self.namespace)
+            .await
+            .map_err(|e| self.state_error(e))
     }
 
     /// Another Firewall that has this name by right.
@@ -403,7 +525,10 @@ impl<'a> Worker<'a> {
         let mut facts = Vec::with_capacity(all.len());
         for firewall in &all {
             let namespace = firewall.namespace().unwrap_or_default();
-            let record = self.approver.cached_record(&namespace, name).map_err(|e| self.state_error(e))?;
+            let record = self
+                .approver
+                .cached_record(&namespace, name)
+                .map_err(|e| self.state_error(e))?;
             facts.push((namespace, record, firewall));
         }
         let candidates: Vec<Candidate<'_>> = facts
@@ -416,7 +541,9 @@ impl<'a> Worker<'a> {
                 record: record.as_ref(),
             })
             .collect();
-        Ok(owner(&candidates).filter(|owner| owner.namespace != self.namespace).map(|owner| owner.namespace.to_owned()))
+        Ok(owner(&candidates)
+            .filter(|owner| owner.namespace != self.namespace)
+            .map(|owner| owner.namespace.to_owned()))
     }
 
     /// The firewall's report, opened with its pinned key and nothing else.
@@ -456,7 +583,15 @@ impl<'a> Worker<'a> {
     }
 
     fn done(&self, state: Phase, reason: Reason, message: String) -> (Status, Duration) {
-        (Status { state, reason, message, until: None }, POLL)
+        (
+            Status {
+                state,
+                reason,
+                message,
+                until: None,
+            },
+            POLL,
+        )
     }
 
     fn call_error(&self, failure: Failure) -> FirewallError {

@@ -25,7 +25,9 @@ const LIFE: SignedDuration = SignedDuration::from_hours(365 * 24);
 /// same server.
 pub fn restore(kubeconfig: &str, shoot: &Shoot, server: &str, now: Timestamp) -> Option<SecretString> {
     let known = Kubeconfig::read("the lifeline", kubeconfig).ok()?;
-    let Credential::Token(token) = &known.credential else { return None };
+    let Credential::Token(token) = &known.credential else {
+        return None;
+    };
     let claims = contract::token::unverified_claims(token.expose_secret())?;
     let second = |claim: &str| claims.get(claim).and_then(serde_json::Value::as_i64);
     let (issued, expires) = (second("iat")?, second("exp")?);
@@ -54,12 +56,19 @@ pub async fn make(
         ..ServiceAccount::default()
     };
     apply(&accounts, names::APPROVER, &name, &account).await?;
-    let role = Role { metadata: meta.clone(), rules: Some(rules(firewall)) };
+    let role = Role {
+        metadata: meta.clone(),
+        rules: Some(rules(firewall)),
+    };
     let roles: Api<Role> = Api::namespaced(shoot.client.clone(), names::MONITOR_NAMESPACE);
     apply(&roles, names::APPROVER, &name, &role).await?;
     let binding = RoleBinding {
         metadata: meta,
-        role_ref: RoleRef { api_group: "rbac.authorization.k8s.io".into(), kind: "Role".into(), name: name.clone() },
+        role_ref: RoleRef {
+            api_group: "rbac.authorization.k8s.io".into(),
+            kind: "Role".into(),
+            name: name.clone(),
+        },
         subjects: Some(vec![Subject {
             api_group: None,
             kind: "ServiceAccount".into(),
@@ -71,12 +80,21 @@ pub async fn make(
     apply(&bindings, names::APPROVER, &name, &binding).await?;
 
     let request = TokenRequest {
-        spec: TokenRequestSpec { expiration_seconds: Some(LIFE.as_secs()), ..TokenRequestSpec::default() },
+        spec: TokenRequestSpec {
+            expiration_seconds: Some(LIFE.as_secs()),
+            ..TokenRequestSpec::default()
+        },
         ..TokenRequest::default()
     };
-    let what = format!("create a token of ServiceAccount {}/{name} in the shoot", names::MONITOR_NAMESPACE);
-    let answer: TokenRequest =
-        call(what, accounts.create_subresource("token", &name, &PostParams::default(), &request)).await?;
+    let what = format!(
+        "create a token of ServiceAccount {}/{name} in the shoot",
+        names::MONITOR_NAMESPACE
+    );
+    let answer: TokenRequest = call(
+        what,
+        accounts.create_subresource("token", &name, &PostParams::default(), &request),
+    )
+    .await?;
     let kubeconfig = Kubeconfig {
         server: server.to_owned(),
         tls_server_name: None,
@@ -97,7 +115,12 @@ fn rules(firewall: &FirewallName) -> Vec<PolicyRule> {
         ..PolicyRule::default()
     };
     vec![
-        rule(names::API_GROUP, "firewallmonitors", firewall.to_string(), &["get", "patch"]),
+        rule(
+            names::API_GROUP,
+            "firewallmonitors",
+            firewall.to_string(),
+            &["get", "patch"],
+        ),
         rule("", "configmaps", "kube-root-ca.crt".into(), &["get"]),
         rule("", "serviceaccounts/token", firewall.lifeline(), &["create"]),
     ]

@@ -44,7 +44,11 @@ pub async fn check(client: &Client, own_namespace: &str, namespaces: &[String]) 
     }))
     .await?;
     let missing: Vec<String> = answers.into_iter().flatten().collect();
-    if missing.is_empty() { Ok(()) } else { Err(PreflightError::Missing(missing.join("; "))) }
+    if missing.is_empty() {
+        Ok(())
+    } else {
+        Err(PreflightError::Missing(missing.join("; ")))
+    }
 }
 
 fn rights(own_namespace: &str, namespaces: &[String]) -> Vec<Right> {
@@ -66,18 +70,39 @@ fn rights(own_namespace: &str, namespaces: &[String]) -> Vec<Right> {
         cluster("watch", "certificatesigningrequests", "", ""),
         cluster("update", "certificatesigningrequests", "approval", ""),
         cluster("approve", "signers", "", names::SIGNER),
-        Right { cluster_scoped: true, ..right("create", "authorization.k8s.io", "subjectaccessreviews", "", "", "") },
+        Right {
+            cluster_scoped: true,
+            ..right("create", "authorization.k8s.io", "subjectaccessreviews", "", "", "")
+        },
         right("get", "", "secrets", "", names::SEED_KEY_SECRET, own_namespace),
         right("create", "", "secrets", "", "", own_namespace),
         right("patch", "", "secrets", "", "", names::TOKEN_NAMESPACE),
         right("create", "", "secrets", "", "", names::TOKEN_NAMESPACE),
         right("patch", "", "serviceaccounts", "", "", names::SERVICE_ACCOUNT_NAMESPACE),
-        right("create", "", "serviceaccounts", "", "", names::SERVICE_ACCOUNT_NAMESPACE),
-        right("create", "", "serviceaccounts", "token", "", names::SERVICE_ACCOUNT_NAMESPACE),
+        right(
+            "create",
+            "",
+            "serviceaccounts",
+            "",
+            "",
+            names::SERVICE_ACCOUNT_NAMESPACE,
+        ),
+        right(
+            "create",
+            "",
+            "serviceaccounts",
+            "token",
+            "",
+            names::SERVICE_ACCOUNT_NAMESPACE,
+        ),
         right("delete", "", "secrets", "", "", names::SERVICE_ACCOUNT_NAMESPACE),
     ];
     let everywhere = [String::new()];
-    for namespace in if namespaces.is_empty() { &everywhere[..] } else { namespaces } {
+    for namespace in if namespaces.is_empty() {
+        &everywhere[..]
+    } else {
+        namespaces
+    } {
         for verb in ["list", "watch"] {
             rights.push(right(verb, names::API_GROUP, "firewalls", "", "", namespace));
             rights.push(right(verb, "", "secrets", "", names::STATE_SECRET, namespace));
@@ -87,7 +112,14 @@ fn rights(own_namespace: &str, namespaces: &[String]) -> Vec<Right> {
         rights.push(right("patch", names::API_GROUP, "firewalls", "", "", namespace));
         for verb in ["create", "patch", "delete"] {
             rights.push(right(verb, "", "secrets", "", "", namespace));
-            rights.push(right(verb, "rbac.authorization.k8s.io", "rolebindings", "", "", namespace));
+            rights.push(right(
+                verb,
+                "rbac.authorization.k8s.io",
+                "rolebindings",
+                "",
+                "",
+                namespace,
+            ));
         }
         for verb in ["create", "patch", "escalate", "bind"] {
             rights.push(right(verb, "rbac.authorization.k8s.io", "roles", "", "", namespace));

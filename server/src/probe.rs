@@ -31,10 +31,19 @@ const NODE_AUTHORIZER: &str = "node authorizer does not support user rule resolu
 /// Which credential is safe on this seed, and why.
 pub async fn choose(seed: &Seed, key: &SeedKey) -> (CredentialKind, String) {
     match rules(seed, key).await {
-        Err(failure) => (CredentialKind::ServiceAccount, format!("the probe with a bootstrap token failed: {failure}")),
+        Err(failure) => (
+            CredentialKind::ServiceAccount,
+            format!("the probe with a bootstrap token failed: {failure}"),
+        ),
         Ok(status) => match surplus(&status) {
-            None => (CredentialKind::Token, "a bootstrap token opens nothing but certificate requests here".into()),
-            Some(surplus) => (CredentialKind::ServiceAccount, format!("a bootstrap token opens more here: {surplus}")),
+            None => (
+                CredentialKind::Token,
+                "a bootstrap token opens nothing but certificate requests here".into(),
+            ),
+            Some(surplus) => (
+                CredentialKind::ServiceAccount,
+                format!("a bootstrap token opens more here: {surplus}"),
+            ),
         },
     }
 }
@@ -51,11 +60,19 @@ async fn rules(seed: &Seed, key: &SeedKey) -> Result<SubjectRulesReviewStatus, F
     seed.apply_secret(names::TOKEN_NAMESPACE, &secret).await?;
 
     let what = "ask what a bootstrap token may do (SelfSubjectRulesReview)";
-    let kubeconfig = seed.endpoint.kubeconfig("default", Credential::Token(token.bearer()), None);
-    let problem = |e: client::ClientError| Failure { what: what.into(), class: Class::Misconfigured, detail: e.to_string() };
+    let kubeconfig = seed
+        .endpoint
+        .kubeconfig("default", Credential::Token(token.bearer()), None);
+    let problem = |e: client::ClientError| Failure {
+        what: what.into(),
+        class: Class::Misconfigured,
+        detail: e.to_string(),
+    };
     let reviews: Api<SelfSubjectRulesReview> = Api::all(client::connect("probe", &kubeconfig).map_err(problem)?);
     let review = SelfSubjectRulesReview {
-        spec: SelfSubjectRulesReviewSpec { namespace: Some("default".into()) },
+        spec: SelfSubjectRulesReviewSpec {
+            namespace: Some("default".into()),
+        },
         ..SelfSubjectRulesReview::default()
     };
     let mut attempts = 0;
@@ -78,9 +95,17 @@ fn surplus(status: &SubjectRulesReviewStatus) -> Option<String> {
         let error = status.evaluation_error.as_deref().unwrap_or("no reason given");
         return Some(format!("the answer is incomplete ({error})"));
     }
-    let resource = status.resource_rules.iter().find(|rule| !resource_rule_is_expected(rule));
-    let path = status.non_resource_rules.iter().find(|rule| !path_rule_is_expected(rule));
-    resource.map(|rule| format!("{rule:?}")).or_else(|| path.map(|rule| format!("{rule:?}")))
+    let resource = status
+        .resource_rules
+        .iter()
+        .find(|rule| !resource_rule_is_expected(rule));
+    let path = status
+        .non_resource_rules
+        .iter()
+        .find(|rule| !path_rule_is_expected(rule));
+    resource
+        .map(|rule| format!("{rule:?}"))
+        .or_else(|| path.map(|rule| format!("{rule:?}")))
 }
 
 fn resource_rule_is_expected(rule: &ResourceRule) -> bool {
@@ -88,7 +113,11 @@ fn resource_rule_is_expected(rule: &ResourceRule) -> bool {
     let groups = rule.api_groups.as_ref().unwrap_or(&none);
     let resources = rule.resources.as_ref().unwrap_or(&none);
     let within = |allowed: &[&str], found: &[String]| found.iter().all(|f| allowed.contains(&f.as_str()));
-    let own_review = ["selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"];
+    let own_review = [
+        "selfsubjectaccessreviews",
+        "selfsubjectrulesreviews",
+        "selfsubjectreviews",
+    ];
     (within(&["authorization.k8s.io", "authentication.k8s.io"], groups)
         && within(&own_review, resources)
         && within(&["create"], &rule.verbs))
@@ -126,14 +155,21 @@ mod tests {
     }
 
     fn status(resource_rules: Vec<ResourceRule>) -> SubjectRulesReviewStatus {
-        SubjectRulesReviewStatus { resource_rules, ..SubjectRulesReviewStatus::default() }
+        SubjectRulesReviewStatus {
+            resource_rules,
+            ..SubjectRulesReviewStatus::default()
+        }
     }
 
     fn ours() -> Vec<ResourceRule> {
         vec![
             rule("authorization.k8s.io", "selfsubjectaccessreviews", &["create"]),
             rule("certificates.k8s.io", "certificatesigningrequests", &["create", "get"]),
-            rule("certificates.k8s.io", "certificatesigningrequests/firewallcontroller", &["create"]),
+            rule(
+                "certificates.k8s.io",
+                "certificatesigningrequests/firewallcontroller",
+                &["create"],
+            ),
         ]
     }
 
@@ -145,8 +181,16 @@ mod tests {
     #[test]
     fn one_rule_more_is_a_surplus_whatever_it_opens() {
         for more in [
-            rule("certificates.k8s.io", "certificatesigningrequests/nodeclient", &["create"]),
-            rule("certificates.k8s.io", "certificatesigningrequests", &["create", "get", "list"]),
+            rule(
+                "certificates.k8s.io",
+                "certificatesigningrequests/nodeclient",
+                &["create"],
+            ),
+            rule(
+                "certificates.k8s.io",
+                "certificatesigningrequests",
+                &["create", "get", "list"],
+            ),
             rule("certificates.k8s.io", "*", &["create"]),
             rule("*", "certificatesigningrequests", &["get"]),
             rule("", "secrets", &["get"]),
@@ -172,7 +216,10 @@ mod tests {
     #[test]
     fn a_path_that_not_everybody_may_read_is_a_surplus() {
         let with = |url: &str, verb: &str| SubjectRulesReviewStatus {
-            non_resource_rules: vec![NonResourceRule { non_resource_urls: Some(vec![url.into()]), verbs: vec![verb.into()] }],
+            non_resource_rules: vec![NonResourceRule {
+                non_resource_urls: Some(vec![url.into()]),
+                verbs: vec![verb.into()],
+            }],
             ..status(ours())
         };
         assert_eq!(surplus(&with("/apis/*", "get")), None);

@@ -65,7 +65,9 @@ pub async fn reconcile(csr: Arc<CertificateSigningRequest>, approver: Arc<Approv
 
 /// How soon an undecided request is looked at again: at once while it is young, for a fact that is on its way.
 fn retry_after(csr: &CertificateSigningRequest, now: Timestamp) -> Duration {
-    let age = csr.creation_timestamp().map_or(0, |created| now.duration_since(created.0).as_secs());
+    let age = csr
+        .creation_timestamp()
+        .map_or(0, |created| now.duration_since(created.0).as_secs());
     match age {
         ..5 => Duration::from_millis(250),
         5..60 => Duration::from_secs(2),
@@ -75,10 +77,18 @@ fn retry_after(csr: &CertificateSigningRequest, now: Timestamp) -> Duration {
 }
 
 /// An approved request: its certificate belongs on record while it can be read.
-fn follow(csr: &CertificateSigningRequest, approved: &CertificateSigningRequestCondition, approver: &Approver) -> Action {
-    let Ok(read) = csr::read(&csr.spec.request.0) else { return Action::await_change() };
-    if Requester::of(csr.spec.username.as_deref().unwrap_or_default(), csr.spec.groups.as_deref().unwrap_or_default())
-        == Requester::Foreign
+fn follow(
+    csr: &CertificateSigningRequest,
+    approved: &CertificateSigningRequestCondition,
+    approver: &Approver,
+) -> Action {
+    let Ok(read) = csr::read(&csr.spec.request.0) else {
+        return Action::await_change();
+    };
+    if Requester::of(
+        csr.spec.username.as_deref().unwrap_or_default(),
+        csr.spec.groups.as_deref().unwrap_or_default(),
+    ) == Requester::Foreign
     {
         return Action::await_change();
     }
@@ -88,7 +98,10 @@ fn follow(csr: &CertificateSigningRequest, approved: &CertificateSigningRequestC
         }
         return Action::await_change();
     }
-    let since = approved.last_update_time.as_ref().map_or(Timestamp::now(), |time| time.0);
+    let since = approved
+        .last_update_time
+        .as_ref()
+        .map_or(Timestamp::now(), |time| time.0);
     let waiting = Timestamp::now().duration_since(since).unsigned_abs();
     if waiting < SIGNING_GRACE {
         return Action::requeue(SIGNING_GRACE.saturating_sub(waiting) + Duration::from_millis(100));
@@ -99,7 +112,9 @@ fn follow(csr: &CertificateSigningRequest, approved: &CertificateSigningRequestC
         names::SIGNER
     );
     tracing::warn!(request = %csr.name_any(), firewall = %read.firewall, reason = %Reason::ApprovedNotIssued, "{why}");
-    approver.events.warning(csr.object_ref(&()), Reason::ApprovedNotIssued, "Sign", &why);
+    approver
+        .events
+        .warning(csr.object_ref(&()), Reason::ApprovedNotIssued, "Sign", &why);
     Action::requeue(POLL)
 }
 
@@ -111,7 +126,12 @@ fn gather_and_decide(
     now: Timestamp,
 ) -> Result<Decision, StateError> {
     let Ok(read) = &request.read else {
-        let none = Facts { firewalls: &[], token_owner: None, siblings: &[], review };
+        let none = Facts {
+            firewalls: &[],
+            token_owner: None,
+            siblings: &[],
+            review,
+        };
         return Ok(decide(request, &none, now));
     };
     let found = approver.firewalls_named(read.firewall.as_str());
@@ -119,16 +139,25 @@ fn gather_and_decide(
     for firewall in &found {
         records.push(approver.cached_record(&firewall.namespace().unwrap_or_default(), &read.firewall)?);
     }
-    let namespaces: Vec<String> = found.iter().map(|firewall| firewall.namespace().unwrap_or_default()).collect();
-    let candidates: Vec<Candidate<'_>> =
-        found.iter().zip(&namespaces).zip(&records).map(|((f, namespace), record)| candidate(f, namespace, record.as_ref())).collect();
+    let namespaces: Vec<String> = found
+        .iter()
+        .map(|firewall| firewall.namespace().unwrap_or_default())
+        .collect();
+    let candidates: Vec<Candidate<'_>> = found
+        .iter()
+        .zip(&namespaces)
+        .zip(&records)
+        .map(|((f, namespace), record)| candidate(f, namespace, record.as_ref()))
+        .collect();
     let owner = match &request.requester {
         Requester::Token(id) => token_owner(approver, id, &read.firewall)?,
         _ => None,
     };
     let facts = Facts {
         firewalls: &candidates,
-        token_owner: owner.as_ref().map(|(namespace, firewall)| (namespace.as_str(), firewall)),
+        token_owner: owner
+            .as_ref()
+            .map(|(namespace, firewall)| (namespace.as_str(), firewall)),
         siblings: &siblings(csr, approver),
         review,
     };
@@ -176,7 +205,11 @@ async fn carry_out(
             }
             Ok(Action::await_change())
         }
-        Decision::Approve { namespace, firewall, record } => {
+        Decision::Approve {
+            namespace,
+            firewall,
+            record,
+        } => {
             if !dry_run {
                 // The key goes on record first: of two approvers, or of two requests, one then finds it there.
                 if let Some(change) = record
@@ -184,10 +217,23 @@ async fn carry_out(
                 {
                     return Ok(Action::requeue(Duration::from_millis(50)));
                 }
-                if !write(csr, "Approved", names::APPROVED_REASON, names::APPROVED_MESSAGE, approver).await? {
+                if !write(
+                    csr,
+                    "Approved",
+                    names::APPROVED_REASON,
+                    names::APPROVED_MESSAGE,
+                    approver,
+                )
+                .await?
+                {
                     return Ok(Action::requeue(Duration::from_millis(100)));
                 }
-                approver.events.normal(csr.object_ref(&()), Reason::AutoApproved, "Approve", names::APPROVED_MESSAGE);
+                approver.events.normal(
+                    csr.object_ref(&()),
+                    Reason::AutoApproved,
+                    "Approve",
+                    names::APPROVED_MESSAGE,
+                );
             }
             tracing::info!(request = %name, %requester, %namespace, %firewall, dry_run, "approved");
             Ok(Action::requeue(SIGNING_GRACE))
@@ -200,12 +246,21 @@ async fn carry_out(
 /// Writes keys into a record; false if somebody else was faster and the facts have to be looked at again.
 async fn save(name: &str, change: Change, approver: &Approver) -> Result<bool, RequestError> {
     let state = |e| RequestError::State(name.to_owned(), e);
-    let Some(stored) = approver.cached_state(&change.namespace) else { return Ok(false) };
-    let Some(record) = stored.record(&change.firewall).map_err(state)? else { return Ok(false) };
-    let record = Record { keys: change.keys, ..record };
-    let saved = stored.save(&approver.seed, &change.firewall, &record).await.map_err(state)?.is_some();
-    approver.wake_firewall(&change.namespace, change.firewall.as_str());
-    Ok(saved)
+    let Some(stored) = approver.cached_state(&change.namespace) else {
+        return Ok(false);
+    };
+    let Some(record) = stored.record(&change.firewall).map_err(state)? else {
+        return Ok(false);
+    };
+    let record = Record {
+        keys: change.keys,
+        ..record
+    };
+    Ok(stored
+        .save(&approver.seed, &change.firewall, &record)
+        .await
+        .map_err(state)?
+        .is_some())
 }
 
 /// Writes the condition over the object as it was read; false if it was changed meanwhile.
@@ -219,16 +274,24 @@ async fn write(
     let name = csr.name_any();
     let now = Time(Timestamp::now());
     let mut decided = csr.clone();
-    decided.status.get_or_insert_default().conditions.get_or_insert_default().push(CertificateSigningRequestCondition {
-        type_: type_.into(),
-        status: "True".into(),
-        reason: Some(reason.into()),
-        message: Some(message.into()),
-        last_update_time: Some(now.clone()),
-        last_transition_time: Some(now),
-    });
+    decided
+        .status
+        .get_or_insert_default()
+        .conditions
+        .get_or_insert_default()
+        .push(CertificateSigningRequestCondition {
+            type_: type_.into(),
+            status: "True".into(),
+            reason: Some(reason.into()),
+            message: Some(message.into()),
+            last_update_time: Some(now.clone()),
+            last_transition_time: Some(now),
+        });
     let requests: Api<CertificateSigningRequest> = Api::all(approver.seed.client.clone());
-    let params = PostParams { field_manager: Some(names::APPROVER.into()), ..PostParams::default() };
+    let params = PostParams {
+        field_manager: Some(names::APPROVER.into()),
+        ..PostParams::default()
+    };
     let what = format!("write condition {type_}");
     match call(what, requests.replace_subresource("approval", &name, &params, &decided)).await {
         Ok(_) => Ok(true),
@@ -257,15 +320,27 @@ async fn ask(approver: &Approver, csr: &CertificateSigningRequest, subresource: 
         },
         ..SubjectAccessReview::default()
     };
-    let answer = call("ask for a SubjectAccessReview", reviews.create(&PostParams::default(), &review)).await?;
+    let answer = call(
+        "ask for a SubjectAccessReview",
+        reviews.create(&PostParams::default(), &review),
+    )
+    .await?;
     let status = answer.status.unwrap_or_default();
     // Denied outranks allowed.
     if status.allowed && status.denied != Some(true) {
         return Ok(Review::Allowed);
     }
-    let reason = status.reason.or(status.evaluation_error).filter(|reason| !reason.is_empty());
-    let may = format!("{} may not create certificatesigningrequests/{subresource}", csr.spec.username.as_deref().unwrap_or(""));
-    Ok(Review::Refused(reason.map_or(may.clone(), |reason| format!("{may} ({reason})"))))
+    let reason = status
+        .reason
+        .or(status.evaluation_error)
+        .filter(|reason| !reason.is_empty());
+    let may = format!(
+        "{} may not create certificatesigningrequests/{subresource}",
+        csr.spec.username.as_deref().unwrap_or("")
+    );
+    Ok(Review::Refused(
+        reason.map_or(may.clone(), |reason| format!("{may} ({reason})")),
+    ))
 }
 
 fn request(csr: &CertificateSigningRequest) -> Request {
@@ -277,12 +352,19 @@ fn request(csr: &CertificateSigningRequest) -> Request {
         claims_our_names: csr::claims_our_names(&spec.request.0),
         usages: spec.usages.clone().unwrap_or_default(),
         expiration_seconds: spec.expiration_seconds,
-        requester: Requester::of(spec.username.as_deref().unwrap_or_default(), spec.groups.as_deref().unwrap_or_default()),
+        requester: Requester::of(
+            spec.username.as_deref().unwrap_or_default(),
+            spec.groups.as_deref().unwrap_or_default(),
+        ),
         created: csr.creation_timestamp().map_or(Timestamp::MAX, |time| time.0),
     }
 }
 
-fn candidate<'a>(firewall: &'a DeserializeGuard<Firewall>, namespace: &'a str, record: Option<&'a Record>) -> Candidate<'a> {
+fn candidate<'a>(
+    firewall: &'a DeserializeGuard<Firewall>,
+    namespace: &'a str,
+    record: Option<&'a Record>,
+) -> Candidate<'a> {
     let meta = firewall.meta();
     Candidate {
         namespace,
@@ -294,12 +376,22 @@ fn candidate<'a>(firewall: &'a DeserializeGuard<Firewall>, namespace: &'a str, r
 }
 
 /// Whose bootstrap token this is: the requested firewall's own in all but the bad cases, so that is tried first.
-fn token_owner(approver: &Approver, id: &str, asked: &FirewallName) -> Result<Option<(String, FirewallName)>, StateError> {
-    let rest = approver.all_firewalls().filter(|firewall| firewall.name_any() != asked.as_str());
+fn token_owner(
+    approver: &Approver,
+    id: &str,
+    asked: &FirewallName,
+) -> Result<Option<(String, FirewallName)>, StateError> {
+    let rest = approver
+        .all_firewalls()
+        .filter(|firewall| firewall.name_any() != asked.as_str());
     for firewall in approver.firewalls_named(asked.as_str()).into_iter().chain(rest) {
         let namespace = firewall.namespace().unwrap_or_default();
-        let Ok(name) = FirewallName::parse(&firewall.name_any()) else { continue };
-        let Some(record) = approver.cached_record(&namespace, &name)? else { continue };
+        let Ok(name) = FirewallName::parse(&firewall.name_any()) else {
+            continue;
+        };
+        let Some(record) = approver.cached_record(&namespace, &name)? else {
+            continue;
+        };
         let Some(credential) = record.credential else { continue };
         if approver.key.token(&namespace, &name, credential.epoch).id == id {
             return Ok(Some((namespace, name)));
@@ -316,7 +408,9 @@ fn siblings(csr: &CertificateSigningRequest, approver: &Approver) -> Vec<Sibling
         .iter()
         // One for another signer is never decided by us and would hold this one up for ever.
         .filter(|other| other.spec.signer_name == csr.spec.signer_name)
-        .filter(|other| other.spec.username == csr.spec.username && other.name_any() != csr.name_any() && is_open(other))
+        .filter(|other| {
+            other.spec.username == csr.spec.username && other.name_any() != csr.name_any() && is_open(other)
+        })
         .map(|other| Sibling {
             name: other.name_any(),
             created: other.creation_timestamp().map_or(Timestamp::MAX, |time| time.0),
@@ -326,6 +420,14 @@ fn siblings(csr: &CertificateSigningRequest, approver: &Approver) -> Vec<Sibling
         .collect()
 }
 
-pub fn condition<'a>(csr: &'a CertificateSigningRequest, type_: &str) -> Option<&'a CertificateSigningRequestCondition> {
-    csr.status.as_ref()?.conditions.as_ref()?.iter().find(|condition| condition.type_ == type_)
+pub fn condition<'a>(
+    csr: &'a CertificateSigningRequest,
+    type_: &str,
+) -> Option<&'a CertificateSigningRequestCondition> {
+    csr.status
+        .as_ref()?
+        .conditions
+        .as_ref()?
+        .iter()
+        .find(|condition| condition.type_ == type_)
 }

@@ -56,7 +56,10 @@ pub async fn run(run: Run) -> anyhow::Result<()> {
         }
     };
     tracing::info!(seed = %seed.id, server = %seed.endpoint.server, dry_run = run.dry_run, "serving this seed");
-    Workers::start(seed, key, kind, &run).await?.until_told_to_stop(&run).await
+    Workers::start(seed, key, kind, &run)
+        .await?
+        .until_told_to_stop(&run)
+        .await
 }
 
 struct Workers {
@@ -68,24 +71,27 @@ struct Workers {
 }
 
 impl Workers {
-    async fn start(
-        seed: Seed,
-        key: contract::token::SeedKey,
-        kind: CredentialKind,
-        run: &Run,
-    ) -> anyhow::Result<Self> {
+    async fn start(seed: Seed, key: contract::token::SeedKey, kind: CredentialKind, run: &Run) -> anyhow::Result<Self> {
         let stop = CancellationToken::new();
         let (mut workers, mut watches) = (JoinSet::new(), JoinSet::new());
         let client = seed.client.clone();
         let named = |name: &str| watcher::Config::default().fields(&format!("metadata.name={name}"));
+        let (changed, mut changed_shoots) = mpsc::unbounded_channel();
         let states = scopes::<Secret>(&client, &run.namespaces)
-            .map(|api| cache(&mut watches, "watch of state Secrets", api, named(names::STATE_SECRET), None))
+            .map(|api| {
+                cache(
+                    &mut watches,
+                    "watch of state Secrets",
+                    api,
+                    named(names::STATE_SECRET),
+                    changed.clone(),
+                )
+            })
             .collect();
-        let (opened, mut opened_shoots) = mpsc::unbounded_channel();
         let shoot_secrets = scopes::<Secret>(&client, &run.namespaces)
             .map(|api| {
                 let (what, config) = ("watch of shoot access Secrets", named(names::SHOOT_ACCESS_SECRET));
-                cache(&mut watches, what, api, config, Some(opened.clone()))
+                cache(&mut watches, what, api, config, changed.clone())
             })
             .collect();
         let controllers: Vec<_> = scopes::<DeserializeGuard<Firewall>>(&client, &run.namespaces)
@@ -115,7 +121,10 @@ impl Workers {
         });
         // The caches first: nothing is decided on a fact that has merely not arrived yet.
         for store in approver.states.iter().chain(&approver.shoot_secrets) {
-            store.wait_until_ready().await.context("the watch of Secrets ended before it began")?;
+            store
+                .wait_until_ready()
+                .await
+                .context("the watch of Secrets ended before it began")?;
         }
 
         // Each namespace has its own controller; whoever is woken is told to all of them and known to one.
@@ -144,15 +153,19 @@ impl Workers {
         });
         let waker = Arc::clone(&approver);
         watches.spawn(async move {
-            // A shoot's Secret came, changed or went: all of its firewalls are looked at.
-            while let Some(namespace) = opened_shoots.recv().await {
-                for firewall in waker.all_firewalls().filter(|f| f.meta().namespace.as_ref() == Some(&namespace)) {
-                    waker.wake_firewall(&namespace, &firewall.name_any());
-                }
+            // A shoot's state or its access came, changed or went. Whoever changed it cannot wake them himself: the
+            // cache would not have it yet.
+            while let Some(namespace) = changed_shoots.recv().await {
+                waker.wake_shoot(&namespace);
             }
             "waking of shoots"
         });
-        Ok(Self { approver, workers, watches, stop })
+        Ok(Self {
+            approver,
+            workers,
+            watches,
+            stop,
+        })
     }
 
     /// A signal ends it in good order, a second one at once; a worker that dies ends it with its name.
@@ -184,10 +197,18 @@ impl Workers {
         let (kind, why) = probe::choose(&self.approver.seed, &self.approver.key).await;
         if kind != self.approver.kind() {
             tracing::warn!(?kind, "bootstrap credential: {why}");
-            *self.approver.kind.write().unwrap_or_else(std::sync::PoisonError::into_inner) = kind;
+            *self
+                .approver
+                .kind
+                .write()
+                .unwrap_or_else(std::sync::PoisonError::into_inner) = kind;
         }
         let approver = &self.approver;
-        approver.shoots.keep(|namespace| approver.all_firewalls().any(|f| f.meta().namespace.as_deref() == Some(namespace)));
+        approver.shoots.keep(|namespace| {
+            approver
+                .all_firewalls()
+                .any(|f| f.meta().namespace.as_deref() == Some(namespace))
+        });
     }
 }
 
@@ -197,7 +218,10 @@ where
     K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
 {
     let all = namespaces.is_empty().then(|| Api::all(client.clone()));
-    let some: Vec<_> = namespaces.iter().map(|namespace| Api::namespaced(client.clone(), namespace)).collect();
+    let some: Vec<_> = namespaces
+        .iter()
+        .map(|namespace| Api::namespaced(client.clone(), namespace))
+        .collect();
     all.into_iter().chain(some)
 }
 
@@ -207,7 +231,7 @@ fn cache<K>(
     what: &'static str,
     api: Api<K>,
     config: watcher::Config,
-    changed: Option<mpsc::UnboundedSender<String>>,
+    changed: mpsc::UnboundedSender<String>,
 ) -> Store<K>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
@@ -224,7 +248,7 @@ where
                 tracing::warn!(%error, "the {what} failed and is tried again");
             }
             failing = event.is_err();
-            if let (Ok(object), Some(changed)) = (event, &changed) {
+            if let Ok(object) = event {
                 let _ = changed.send(object.namespace().unwrap_or_default());
             }
         }
@@ -247,7 +271,9 @@ fn listen(woken: broadcast::Receiver<(String, String)>) -> impl Stream<Item = Ob
 }
 
 fn received<T>(receiver: mpsc::UnboundedReceiver<T>) -> impl Stream<Item = T> {
-    stream::unfold(receiver, |mut receiver| async move { receiver.recv().await.map(|item| (item, receiver)) })
+    stream::unfold(receiver, |mut receiver| async move {
+        receiver.recv().await.map(|item| (item, receiver))
+    })
 }
 
 /// Runs a worker to its end. Its own errors were logged where they arose; those of its watch are said here, once each

@@ -25,7 +25,9 @@ pub enum SeedError {
         "it is not known where firewalls reach this seed: give --seed-server, or create ConfigMap garden/seed-api-server with key `url`"
     )]
     NoServer,
-    #[error("ConfigMap {0}/kube-root-ca.crt has no key ca.crt: give --seed-ca, or run kube-controller-manager's root-ca-certificate-publisher")]
+    #[error(
+        "ConfigMap {0}/kube-root-ca.crt has no key ca.crt: give --seed-ca, or run kube-controller-manager's root-ca-certificate-publisher"
+    )]
     NoCa(String),
     #[error("CA file {path}: {problem}")]
     CaFile { path: String, problem: String },
@@ -68,7 +70,12 @@ impl Seed {
         }
         let endpoint = Endpoint::find(&client, run).await?;
         endpoint.try_it().await?;
-        Ok(Self { client, id, own_namespace: run.own_namespace.clone(), endpoint })
+        Ok(Self {
+            client,
+            id,
+            own_namespace: run.own_namespace.clone(),
+            endpoint,
+        })
     }
 
     pub fn secrets(&self, namespace: &str) -> Api<Secret> {
@@ -79,8 +86,15 @@ impl Seed {
     /// with the object, and the policies let it through for Secrets of ours only.
     pub async fn read_own(&self, namespace: &str, name: &str) -> Result<Option<Secret>, Failure> {
         let what = format!("read Secret {namespace}/{name}");
-        let params = PatchParams { field_manager: Some(names::APPROVER.into()), ..PatchParams::default() };
-        call_opt(what, self.secrets(namespace).patch(name, &params, &Patch::Merge(json!({})))).await
+        let params = PatchParams {
+            field_manager: Some(names::APPROVER.into()),
+            ..PatchParams::default()
+        };
+        call_opt(
+            what,
+            self.secrets(namespace).patch(name, &params, &Patch::Merge(json!({}))),
+        )
+        .await
     }
 
     pub async fn apply_secret(&self, namespace: &str, secret: &Secret) -> Result<Secret, Failure> {
@@ -90,13 +104,18 @@ impl Seed {
     /// Changes a Secret that has to exist; `None` if it does not.
     pub async fn patch_secret(&self, namespace: &str, name: &str, patch: &Value) -> Result<Option<Secret>, Failure> {
         let what = format!("patch Secret {namespace}/{name}");
-        let params = PatchParams { field_manager: Some(names::APPROVER.into()), ..PatchParams::default() };
+        let params = PatchParams {
+            field_manager: Some(names::APPROVER.into()),
+            ..PatchParams::default()
+        };
         call_opt(what, self.secrets(namespace).patch(name, &params, &Patch::Merge(patch))).await
     }
 
     pub async fn delete_secret(&self, namespace: &str, name: &str) -> Result<(), Failure> {
         let what = format!("delete Secret {namespace}/{name}");
-        call_opt(what, self.secrets(namespace).delete(name, &DeleteParams::default())).await.map(|_| ())
+        call_opt(what, self.secrets(namespace).delete(name, &DeleteParams::default()))
+            .await
+            .map(|_| ())
     }
 }
 
@@ -121,16 +140,24 @@ impl Endpoint {
             }
         };
         let ca = CaBundle::from_pem(&pem).map_err(|e| SeedError::Ca(e.to_string()))?;
-        Ok(Self { server: server.trim_end_matches('/').to_owned(), ca })
+        Ok(Self {
+            server: server.trim_end_matches('/').to_owned(),
+            ca,
+        })
     }
 
     /// Asks the server for its version as a firewall would reach it: what is handed out must work. Any HTTP answer
     /// will do, anonymous requests may be refused.
     async fn try_it(&self) -> Result<(), SeedError> {
-        let unusable = |problem: String| SeedError::Unusable { server: self.server.clone(), problem };
+        let unusable = |problem: String| SeedError::Unusable {
+            server: self.server.clone(),
+            problem,
+        };
         let anonymous = self.kubeconfig("default", Credential::None, None);
         // Through our own reader, as the agent will: what it would refuse is refused here already.
-        let text = self.kubeconfig("default", Credential::Token("a.b".to_owned().into()), None).write();
+        let text = self
+            .kubeconfig("default", Credential::Token("a.b".to_owned().into()), None)
+            .write();
         Kubeconfig::read("--seed-server and --seed-ca", &text).map_err(|e| unusable(e.to_string()))?;
         let client = client::connect("--seed-server", &anonymous).map_err(|e: ClientError| unusable(e.to_string()))?;
         match call(format!("GET {}/version", self.server), client.apiserver_version()).await {
@@ -159,6 +186,8 @@ impl Endpoint {
 }
 
 fn read_file(path: &Path) -> Result<String, SeedError> {
-    std::fs::read_to_string(path)
-        .map_err(|e| SeedError::CaFile { path: path.display().to_string(), problem: e.to_string() })
+    std::fs::read_to_string(path).map_err(|e| SeedError::CaFile {
+        path: path.display().to_string(),
+        problem: e.to_string(),
+    })
 }

@@ -39,7 +39,10 @@ pub struct Shoot {
 
 impl Shoots {
     pub fn new(reported: tokio::sync::mpsc::UnboundedSender<(String, String)>) -> Self {
-        Self { open: Mutex::default(), reported }
+        Self {
+            open: Mutex::default(),
+            reported,
+        }
     }
 
     /// The shoot whose control plane stands in this namespace. A changed Secret makes a fresh client.
@@ -67,13 +70,19 @@ impl Shoots {
 
     /// Forgets the shoots whose namespaces have no Firewall any more.
     pub fn keep(&self, in_use: impl Fn(&str) -> bool) {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner).retain(|namespace, _| in_use(namespace));
+        self.open
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .retain(|namespace, _| in_use(namespace));
     }
 
     fn watch(&self, namespace: &str, client: Client, ca: CaBundle, version: u64) -> Shoot {
         let api: Api<PartialObjectMeta<FirewallMonitor>> = Api::namespaced(client.clone(), names::MONITOR_NAMESPACE);
         let (monitors, writer) = reflector::store();
-        let stream = watcher(api, watcher::Config::default()).default_backoff().reflect(writer).applied_objects();
+        let stream = watcher(api, watcher::Config::default())
+            .default_backoff()
+            .reflect(writer)
+            .applied_objects();
         let (namespace, reported) = (namespace.to_owned(), self.reported.clone());
         let watch = tokio::spawn(async move {
             let mut stream = std::pin::pin!(stream);
@@ -94,14 +103,22 @@ impl Shoots {
                 }
             }
         });
-        Shoot { client, ca, monitors, version, watch }
+        Shoot {
+            client,
+            ca,
+            monitors,
+            version,
+            watch,
+        }
     }
 }
 
 impl Shoot {
     /// What a firewall left as its report, unopened.
     pub fn report(&self, firewall: &str) -> Option<String> {
-        let monitor = self.monitors.get(&ObjectRef::new(firewall).within(names::MONITOR_NAMESPACE))?;
+        let monitor = self
+            .monitors
+            .get(&ObjectRef::new(firewall).within(names::MONITOR_NAMESPACE))?;
         monitor.annotations().get(names::SEED_ACCESS_REPORT).cloned()
     }
 }

@@ -23,7 +23,11 @@ pub enum StateError {
     #[error(transparent)]
     Call(#[from] Failure),
     #[error("Secret {namespace}/firewall-bootstrap, record of firewall {firewall}: {source}")]
-    Record { namespace: String, firewall: FirewallName, source: RecordError },
+    Record {
+        namespace: String,
+        firewall: FirewallName,
+        source: RecordError,
+    },
     #[error(
         "Secret {namespace}/firewall-bootstrap: key handover-key cannot be read: {source}; restore the Secret from its backup"
     )]
@@ -42,7 +46,10 @@ pub struct State {
 
 impl State {
     pub fn of(namespace: &str, secret: Secret) -> Self {
-        Self { namespace: namespace.to_owned(), secret }
+        Self {
+            namespace: namespace.to_owned(),
+            secret,
+        }
     }
 
     /// The state as the API server has it now; made if there is none.
@@ -51,7 +58,10 @@ impl State {
             return Ok(state);
         }
         let key = PrivateKey::generate().map_err(StateError::MakeKey)?;
-        let labels = [(names::MANAGED_BY_LABEL, names::APPROVER), (names::PERSIST_LABEL, "true")];
+        let labels = [
+            (names::MANAGED_BY_LABEL, names::APPROVER),
+            (names::PERSIST_LABEL, "true"),
+        ];
         let secret = Secret {
             metadata: ObjectMeta {
                 name: Some(names::STATE_SECRET.into()),
@@ -77,9 +87,13 @@ impl State {
 
     pub fn handover_key(&self) -> Result<PrivateKey, StateError> {
         let namespace = || self.namespace.clone();
-        let pem = self.value(names::STATE_HANDOVER_KEY).ok_or_else(|| StateError::NoHandoverKey { namespace: namespace() })?;
-        PrivateKey::from_pem(&String::from_utf8_lossy(pem))
-            .map_err(|source| StateError::HandoverKey { namespace: namespace(), source })
+        let pem = self
+            .value(names::STATE_HANDOVER_KEY)
+            .ok_or_else(|| StateError::NoHandoverKey { namespace: namespace() })?;
+        PrivateKey::from_pem(&String::from_utf8_lossy(pem)).map_err(|source| StateError::HandoverKey {
+            namespace: namespace(),
+            source,
+        })
     }
 
     pub fn record(&self, firewall: &FirewallName) -> Result<Option<Record>, StateError> {
@@ -88,7 +102,12 @@ impl State {
     }
 
     /// Writes one record over the version that this state was read in; `None` if somebody else was faster.
-    pub async fn save(&self, seed: &Seed, firewall: &FirewallName, record: &Record) -> Result<Option<Self>, StateError> {
+    pub async fn save(
+        &self,
+        seed: &Seed,
+        firewall: &FirewallName,
+        record: &Record,
+    ) -> Result<Option<Self>, StateError> {
         let bytes = record.write().map_err(|source| self.record_error(firewall, source))?;
         let patch = json!({
             "metadata": { "resourceVersion": self.secret.resource_version() },
@@ -107,6 +126,10 @@ impl State {
     }
 
     fn record_error(&self, firewall: &FirewallName, source: RecordError) -> StateError {
-        StateError::Record { namespace: self.namespace.clone(), firewall: firewall.clone(), source }
+        StateError::Record {
+            namespace: self.namespace.clone(),
+            firewall: firewall.clone(),
+            source,
+        }
     }
 }

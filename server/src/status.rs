@@ -52,7 +52,12 @@ struct Told {
 /// How a firewall with this record stands.
 pub fn of(name: &FirewallName, record: &Record, has_shoot_access: bool, closed: Option<Closed>) -> Status {
     let until = record.certificate.as_ref().map(|certificate| certificate.not_after);
-    let status = |state, reason, message: String| Status { state, reason, message, until };
+    let status = |state, reason, message: String| Status {
+        state,
+        reason,
+        message,
+        until,
+    };
     if record.contested() {
         return status(State::Refused, Reason::TwoKeys, two_keys(name, &record.keys));
     }
@@ -60,11 +65,22 @@ pub fn of(name: &FirewallName, record: &Record, has_shoot_access: bool, closed: 
         return status(State::Refused, reason, why);
     }
     if record.proven() {
-        let serial = record.certificate.as_ref().map_or("", |certificate| &certificate.serial);
-        return status(State::Ready, Reason::Bootstrapped, format!("the firewall works with certificate {serial}"));
+        let serial = record
+            .certificate
+            .as_ref()
+            .map_or("", |certificate| &certificate.serial);
+        return status(
+            State::Ready,
+            Reason::Bootstrapped,
+            format!("the firewall works with certificate {serial}"),
+        );
     }
     if record.certificate.is_some() {
-        return status(State::Waiting, Reason::WaitingForReport, "a certificate was issued; the firewall has not reported from it yet".into());
+        return status(
+            State::Waiting,
+            Reason::WaitingForReport,
+            "a certificate was issued; the firewall has not reported from it yet".into(),
+        );
     }
     match &record.credential {
         Some(credential) if credential.revoked.is_some() => {
@@ -72,16 +88,32 @@ pub fn of(name: &FirewallName, record: &Record, has_shoot_access: bool, closed: 
                 "the bootstrap credential ran out before the firewall came in: annotate the Firewall with {}=<its UID>/<any value> and start the machine's agent within the hour",
                 names::REBOOTSTRAP
             );
-            Status { state: State::Refused, reason: Reason::CredentialExpired, message, until: None }
+            Status {
+                state: State::Refused,
+                reason: Reason::CredentialExpired,
+                message,
+                until: None,
+            }
         }
         credential => {
             let until = credential.as_ref().map(|credential| credential.limit);
             let (reason, message) = if has_shoot_access {
-                (Reason::WaitingForFirewall, "the bootstrap credential stands; the firewall has not come in yet")
+                (
+                    Reason::WaitingForFirewall,
+                    "the bootstrap credential stands; the firewall has not come in yet",
+                )
             } else {
-                (Reason::ShootAccessPending, "the bootstrap credential stands; status.shootAccess of the Firewall is not set yet")
+                (
+                    Reason::ShootAccessPending,
+                    "the bootstrap credential stands; status.shootAccess of the Firewall is not set yet",
+                )
             };
-            Status { state: State::Waiting, reason, message: message.into(), until }
+            Status {
+                state: State::Waiting,
+                reason,
+                message: message.into(),
+                until,
+            }
         }
     }
 }
@@ -127,11 +159,15 @@ pub async fn tell(approver: &Approver, firewall: &Firewall, status: &Status) -> 
         match status.state {
             State::Ready | State::Waiting => {
                 tracing::info!(firewall = %format!("{namespace}/{name}"), reason = %status.reason, "{message}");
-                approver.events.normal(firewall.object_ref(&()), status.reason, "Provision", message);
+                approver
+                    .events
+                    .normal(firewall.object_ref(&()), status.reason, "Provision", message);
             }
             State::Refused | State::Failing => {
                 tracing::warn!(firewall = %format!("{namespace}/{name}"), reason = %status.reason, "{message}");
-                approver.events.warning(firewall.object_ref(&()), status.reason, "Provision", message);
+                approver
+                    .events
+                    .warning(firewall.object_ref(&()), status.reason, "Provision", message);
             }
         }
     }
@@ -163,37 +199,140 @@ mod tests {
     /// A credential stands; nobody came.
     fn waiting() -> Record {
         let (kind, epoch) = (CredentialKind::Token, 0);
-        let credential =
-            Credential { kind, epoch, allocated: at(0), expires: at(3600), limit: at(86_400), revoked: None };
-        Record { credential: Some(credential), ..Record::default() }
+        let credential = Credential {
+            kind,
+            epoch,
+            allocated: at(0),
+            expires: at(3600),
+            limit: at(86_400),
+            revoked: None,
+        };
+        Record {
+            credential: Some(credential),
+            ..Record::default()
+        }
     }
 
     fn revoked() -> Record {
-        Record { credential: waiting().credential.map(|c| Credential { revoked: Some(at(9)), ..c }), ..waiting() }
+        Record {
+            credential: waiting().credential.map(|c| Credential {
+                revoked: Some(at(9)),
+                ..c
+            }),
+            ..waiting()
+        }
     }
 
     fn issued(keys: Keys) -> Record {
         let (not_before, not_after) = (at(5), at(31_536_000));
         let (serial, issuer, request) = ("1f".into(), "CN=ca".into(), "firewall-x".into());
-        Record { keys, certificate: Some(Certificate { serial, not_before, not_after, issuer, request }), ..revoked() }
+        Record {
+            keys,
+            certificate: Some(Certificate {
+                serial,
+                not_before,
+                not_after,
+                issuer,
+                request,
+            }),
+            ..revoked()
+        }
     }
 
     #[test]
     fn each_step_of_a_firewall_has_its_words_and_its_end() {
         let closed = || Some((Reason::ShootAccessMissing, "deploy the Secret".to_owned()));
-        let contested = || Keys { candidates: vec![key(), key()], ..Keys::default() };
+        let contested = || Keys {
+            candidates: vec![key(), key()],
+            ..Keys::default()
+        };
         let (limit, end) = (Some(at(86_400)), Some(at(31_536_000)));
         let table = [
-            (waiting(), false, None, State::Waiting, Reason::ShootAccessPending, limit, "shootAccess"),
-            (waiting(), true, None, State::Waiting, Reason::WaitingForFirewall, limit, "not come in"),
-            (revoked(), true, None, State::Refused, Reason::CredentialExpired, None, "firewall.metal-stack.io/rebootstrap="),
-            (issued(pinned()), true, None, State::Waiting, Reason::WaitingForReport, end, "not reported"),
-            (issued(pinned().prove(at(6))), true, None, State::Ready, Reason::Bootstrapped, end, "1f"),
+            (
+                waiting(),
+                false,
+                None,
+                State::Waiting,
+                Reason::ShootAccessPending,
+                limit,
+                "shootAccess",
+            ),
+            (
+                waiting(),
+                true,
+                None,
+                State::Waiting,
+                Reason::WaitingForFirewall,
+                limit,
+                "not come in",
+            ),
+            (
+                revoked(),
+                true,
+                None,
+                State::Refused,
+                Reason::CredentialExpired,
+                None,
+                "firewall.metal-stack.io/rebootstrap=",
+            ),
+            (
+                issued(pinned()),
+                true,
+                None,
+                State::Waiting,
+                Reason::WaitingForReport,
+                end,
+                "not reported",
+            ),
+            (
+                issued(pinned().prove(at(6))),
+                true,
+                None,
+                State::Ready,
+                Reason::Bootstrapped,
+                end,
+                "1f",
+            ),
             // What somebody has to act on comes before what goes on by itself.
-            (waiting(), true, closed(), State::Refused, Reason::ShootAccessMissing, None, "deploy the Secret"),
-            (issued(pinned().prove(at(6))), true, closed(), State::Refused, Reason::ShootAccessMissing, end, "deploy"),
-            (Record { keys: contested(), ..waiting() }, true, closed(), State::Refused, Reason::TwoKeys, None, "2 keys"),
-            (issued(contested()), true, None, State::Refused, Reason::TwoKeys, end, "firewall.metal-stack.io/accept-key="),
+            (
+                waiting(),
+                true,
+                closed(),
+                State::Refused,
+                Reason::ShootAccessMissing,
+                None,
+                "deploy the Secret",
+            ),
+            (
+                issued(pinned().prove(at(6))),
+                true,
+                closed(),
+                State::Refused,
+                Reason::ShootAccessMissing,
+                end,
+                "deploy",
+            ),
+            (
+                Record {
+                    keys: contested(),
+                    ..waiting()
+                },
+                true,
+                closed(),
+                State::Refused,
+                Reason::TwoKeys,
+                None,
+                "2 keys",
+            ),
+            (
+                issued(contested()),
+                true,
+                None,
+                State::Refused,
+                Reason::TwoKeys,
+                end,
+                "firewall.metal-stack.io/accept-key=",
+            ),
         ];
         let name = FirewallName::parse("fw-1").unwrap();
         for (record, has_shoot_access, closed, state, reason, until, words) in table {

@@ -360,7 +360,7 @@ fn outcome(action: Action, luck: u8) -> Vec<Event> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases.max(2000), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn from_any_state_and_with_any_luck_it_comes_to_wait_without_turning_in_circles(

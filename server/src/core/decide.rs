@@ -75,12 +75,26 @@ pub enum Review {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    Ignore { reason: Option<Reason>, why: String },
-    Retry { reason: Reason, why: String, record: Option<Change> },
-    Deny { reason: Reason, why: String },
+    Ignore {
+        reason: Option<Reason>,
+        why: String,
+    },
+    Retry {
+        reason: Reason,
+        why: String,
+        record: Option<Change>,
+    },
+    Deny {
+        reason: Reason,
+        why: String,
+    },
     /// Ask whether the requester may create this subresource of certificatesigningrequests.
     Review(&'static str),
-    Approve { namespace: String, firewall: FirewallName, record: Option<Change> },
+    Approve {
+        namespace: String,
+        firewall: FirewallName,
+        record: Option<Change>,
+    },
 }
 
 /// Keys that have to be on record first.
@@ -98,19 +112,28 @@ pub fn decide(request: &Request, facts: &Facts<'_>, now: Timestamp) -> Decision 
     // Whose request is it? Everything below may deny, so nothing foreign comes further.
     if request.requester == Requester::Foreign {
         let reason = request.claims_our_names.then_some(Reason::ForeignRequester);
-        return Decision::Ignore { reason, why: "the requester is none of our identities".into() };
+        return Decision::Ignore {
+            reason,
+            why: "the requester is none of our identities".into(),
+        };
     }
     // Denying takes the right to approve for that signer, which nobody should give us.
     if request.signer != names::SIGNER {
         let why = format!("it is for the signer {}, ours is {}", request.signer, names::SIGNER);
-        return Decision::Ignore { reason: Some(Reason::OtherSigner), why };
+        return Decision::Ignore {
+            reason: Some(Reason::OtherSigner),
+            why,
+        };
     }
     let csr = match &request.read {
         Ok(csr) => csr,
         Err(error) => return deny(Reason::MalformedRequest, error.to_string()),
     };
     if !usages_are_a_clients(&request.usages) {
-        let why = format!("usages are {:?}, not digital signature (, key encipherment) and client auth", request.usages);
+        let why = format!(
+            "usages are {:?}, not digital signature (, key encipherment) and client auth",
+            request.usages
+        );
         return deny(Reason::WrongUsages, why);
     }
     match request.expiration_seconds {
@@ -126,23 +149,37 @@ pub fn decide(request: &Request, facts: &Facts<'_>, now: Timestamp) -> Decision 
     let bound = match &request.requester {
         Requester::Token(id) => match facts.token_owner {
             Some((_, firewall)) => firewall.as_str(),
-            None => return retry(Reason::FactsMissing, format!("the bootstrap token {id} is not known to belong to a firewall")),
+            None => {
+                return retry(
+                    Reason::FactsMissing,
+                    format!("the bootstrap token {id} is not known to belong to a firewall"),
+                );
+            }
         },
         Requester::ServiceAccount(name) | Requester::Firewall(name) => name.as_str(),
         Requester::Foreign => "",
     };
     if bound != csr.firewall.as_str() {
-        return deny(Reason::NotYours, format!("the requester belongs to firewall {bound}, asked is {}", csr.firewall));
+        return deny(
+            Reason::NotYours,
+            format!("the requester belongs to firewall {bound}, asked is {}", csr.firewall),
+        );
     }
 
     // Does the firewall exist, once?
     let Some(owner) = owner(facts.firewalls) else {
-        return retry(Reason::FirewallUnknown, format!("there is no Firewall {} in this seed", csr.firewall));
+        return retry(
+            Reason::FirewallUnknown,
+            format!("there is no Firewall {} in this seed", csr.firewall),
+        );
     };
     if let Some((namespace, _)) = facts.token_owner
         && namespace != owner.namespace
     {
-        let why = format!("the name {} belongs to the Firewall in namespace {}", csr.firewall, owner.namespace);
+        let why = format!(
+            "the name {} belongs to the Firewall in namespace {}",
+            csr.firewall, owner.namespace
+        );
         return retry(Reason::NameTaken, why);
     }
     if owner.deleting {
@@ -150,18 +187,30 @@ pub fn decide(request: &Request, facts: &Facts<'_>, now: Timestamp) -> Decision 
         return retry(Reason::FirewallDeleted, why);
     }
     let Some(record) = owner.record else {
-        return retry(Reason::FactsMissing, format!("Firewall {}/{} has no record yet", owner.namespace, csr.firewall));
+        return retry(
+            Reason::FactsMissing,
+            format!("Firewall {}/{} has no record yet", owner.namespace, csr.firewall),
+        );
     };
 
     // Is it the firewall's key?
     let thumbprint = csr.key.thumbprint();
-    let change = |keys| Change { namespace: owner.namespace.to_owned(), firewall: csr.firewall.clone(), keys };
+    let change = |keys| Change {
+        namespace: owner.namespace.to_owned(),
+        firewall: csr.firewall.clone(),
+        keys,
+    };
     let keys = match &request.requester {
         // A certificate moves no pin: it is renewed with its own key, whatever else is open at the moment.
         Requester::Firewall(_) => match &record.keys.pin {
             Some(pin) if pin.thumbprint == thumbprint => None,
             Some(pin) => return deny(Reason::OtherKey, other_key(&thumbprint, &pin.thumbprint)),
-            None => return retry(Reason::TwoKeys, format!("no key is pinned for firewall {}", csr.firewall)),
+            None => {
+                return retry(
+                    Reason::TwoKeys,
+                    format!("no key is pinned for firewall {}", csr.firewall),
+                );
+            }
         },
         _ => match judge_key(record, &csr.key, facts, now) {
             KeyVerdict::Pinned => None,
@@ -170,14 +219,25 @@ pub fn decide(request: &Request, facts: &Facts<'_>, now: Timestamp) -> Decision 
             KeyVerdict::Contested(keys) => {
                 let why = two_keys(&csr.firewall, &keys);
                 let record = (keys != record.keys).then(|| change(keys));
-                return Decision::Retry { reason: Reason::TwoKeys, why, record };
+                return Decision::Retry {
+                    reason: Reason::TwoKeys,
+                    why,
+                    record,
+                };
             }
         },
     };
 
     // One at a time: the first that an identity made.
-    if let Some(earlier) = facts.siblings.iter().find(|s| !s.decided && (s.created, &s.name) < (request.created, &request.name)) {
-        return retry(Reason::EarlierRequestOpen, format!("{} is not decided yet", earlier.name));
+    if let Some(earlier) = facts
+        .siblings
+        .iter()
+        .find(|s| !s.decided && (s.created, &s.name) < (request.created, &request.name))
+    {
+        return retry(
+            Reason::EarlierRequestOpen,
+            format!("{} is not decided yet", earlier.name),
+        );
     }
 
     match &facts.review {
@@ -234,7 +294,12 @@ fn usages_are_a_clients(usages: &[String]) -> bool {
 fn judge_key(record: &Record, key: &PublicKey, facts: &Facts<'_>, now: Timestamp) -> KeyVerdict {
     let verdict = record.keys.present(key, now);
     if let KeyVerdict::Pin(keys) = &verdict {
-        for other in facts.siblings.iter().filter(|s| !s.decided).filter_map(|s| s.key.as_ref()) {
+        for other in facts
+            .siblings
+            .iter()
+            .filter(|s| !s.decided)
+            .filter_map(|s| s.key.as_ref())
+        {
             if let KeyVerdict::Contested(keys) = keys.present(other, now) {
                 return KeyVerdict::Contested(keys);
             }
@@ -264,7 +329,11 @@ fn deny(reason: Reason, why: String) -> Decision {
 }
 
 fn retry(reason: Reason, why: String) -> Decision {
-    Decision::Retry { reason, why, record: None }
+    Decision::Retry {
+        reason,
+        why,
+        record: None,
+    }
 }
 
 #[cfg(test)]

@@ -45,14 +45,24 @@ pub fn advance(record: Option<&Record>, seen: &Seen<'_>, now: Timestamp) -> Reco
 
 /// When the record wants to be looked at again, by its own dates.
 pub fn recheck_at(record: &Record) -> Option<Timestamp> {
-    let credential = record.credential.as_ref().filter(|credential| credential.revoked.is_none())?;
+    let credential = record
+        .credential
+        .as_ref()
+        .filter(|credential| credential.revoked.is_none())?;
     let extend = credential.expires - EXTEND_BEFORE;
-    Some(if credential.expires < credential.limit { extend } else { credential.expires })
+    Some(if credential.expires < credential.limit {
+        extend
+    } else {
+        credential.expires
+    })
 }
 
 fn take_up_certificate(next: &mut Record, seen: &Seen<'_>) {
     if let Some(certificate) = seen.certificate
-        && next.certificate.as_ref().is_none_or(|known| known.not_before <= certificate.not_before)
+        && next
+            .certificate
+            .as_ref()
+            .is_none_or(|known| known.not_before <= certificate.not_before)
     {
         next.certificate = Some(certificate.clone());
     }
@@ -81,7 +91,14 @@ fn obey_operator(next: &mut Record, seen: &Seen<'_>, now: Timestamp) {
             CredentialKind::Token => (now + TOKEN_LIFE, now + TOKEN_LIFE),
             CredentialKind::ServiceAccount => (now + CREDENTIAL_LIMIT, now + CREDENTIAL_LIMIT),
         };
-        next.credential = Some(Credential { kind, epoch, allocated: now, expires, limit, revoked: None });
+        next.credential = Some(Credential {
+            kind,
+            epoch,
+            allocated: now,
+            expires,
+            limit,
+            revoked: None,
+        });
     }
     if next.keys.open_until.is_some_and(|until| until <= now) {
         next.keys.open_until = None;
@@ -98,7 +115,9 @@ pub fn accepted_key(annotation: &str, uid: &str) -> Option<Thumbprint> {
 }
 
 fn prove(next: &mut Record, seen: &Seen<'_>, now: Timestamp) {
-    let (Some(report), Some(certificate)) = (seen.report, &next.certificate) else { return };
+    let (Some(report), Some(certificate)) = (seen.report, &next.certificate) else {
+        return;
+    };
     if next.keys.pin.as_ref().is_some_and(|pin| pin.proven.is_none())
         && report.proves_use(seen.firewall, seen.seed, &certificate.serial)
     {
@@ -113,7 +132,14 @@ fn credential(next: &Record, seen: &Seen<'_>, now: Timestamp) -> Option<Credenti
             CredentialKind::ServiceAccount => CREDENTIAL_LIMIT,
         };
         let limit = now + CREDENTIAL_LIMIT;
-        Credential { kind: seen.kind, epoch, allocated: now, expires: now + life, limit, revoked: None }
+        Credential {
+            kind: seen.kind,
+            epoch,
+            allocated: now,
+            expires: now + life,
+            limit,
+            revoked: None,
+        }
     };
     let Some(held) = &next.credential else {
         // None once a key is pinned: whoever has come in renews with its certificate.
@@ -124,7 +150,10 @@ fn credential(next: &Record, seen: &Seen<'_>, now: Timestamp) -> Option<Credenti
     }
     let came_in = next.proven() && next.keys.open_until.is_none();
     if came_in || held.limit <= now {
-        return Some(Credential { revoked: Some(now), ..held.clone() });
+        return Some(Credential {
+            revoked: Some(now),
+            ..held.clone()
+        });
     }
     if seen.id_taken {
         return Some(fresh(held.epoch + 1));
@@ -134,7 +163,10 @@ fn credential(next: &Record, seen: &Seen<'_>, now: Timestamp) -> Option<Credenti
         return Some(fresh(held.epoch));
     }
     if held.kind == CredentialKind::Token && held.expires - EXTEND_BEFORE <= now && held.expires < held.limit {
-        return Some(Credential { expires: (now + TOKEN_LIFE).min(held.limit), ..held.clone() });
+        return Some(Credential {
+            expires: (now + TOKEN_LIFE).min(held.limit),
+            ..held.clone()
+        });
     }
     Some(held.clone())
 }

@@ -47,7 +47,9 @@ pub fn shoot_secrets(
 ) -> Result<ShootSecrets, (Reason, String)> {
     let refuse = |why: String| Err((Reason::ShootAccessRefused, why));
     if namespace != firewall_namespace {
-        return refuse(format!("status.shootAccess.namespace is {namespace}, the Firewall stands in {firewall_namespace}"));
+        return refuse(format!(
+            "status.shootAccess.namespace is {namespace}, the Firewall stands in {firewall_namespace}"
+        ));
     }
     let suffix = generic_kubeconfig.strip_prefix(names::GENERIC_KUBECONFIG_PREFIX);
     let is_hash = |s: &str| s.len() > 1 && s[1..].bytes().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
@@ -63,7 +65,10 @@ pub fn shoot_secrets(
             names::SHOOT_TOKEN_SECRET
         ));
     }
-    Ok(ShootSecrets { generic_kubeconfig: generic_kubeconfig.to_owned(), token: token.to_owned() })
+    Ok(ShootSecrets {
+        generic_kubeconfig: generic_kubeconfig.to_owned(),
+        token: token.to_owned(),
+    })
 }
 
 pub fn plan(firewall: &Firewall<'_>, record: &Record, access: &AgentAccess) -> Result<Plan, AccessError> {
@@ -71,7 +76,11 @@ pub fn plan(firewall: &Firewall<'_>, record: &Record, access: &AgentAccess) -> R
     let name = firewall.name.to_string();
     let role_binding = RoleBinding {
         metadata: meta(name.clone()),
-        role_ref: RoleRef { api_group: RBAC.into(), kind: "Role".into(), name: name.clone() },
+        role_ref: RoleRef {
+            api_group: RBAC.into(),
+            kind: "Role".into(),
+            name: name.clone(),
+        },
         subjects: Some(vec![Subject {
             api_group: Some(RBAC.into()),
             kind: "User".into(),
@@ -80,7 +89,10 @@ pub fn plan(firewall: &Firewall<'_>, record: &Record, access: &AgentAccess) -> R
         }]),
     };
     Ok(Plan {
-        role: Role { metadata: meta(name), rules: Some(rules(firewall)) },
+        role: Role {
+            metadata: meta(name),
+            rules: Some(rules(firewall)),
+        },
         role_binding: (!record.contested()).then_some(role_binding),
         agent_secret: Secret {
             metadata: meta(firewall.name.agent_secret()),
@@ -103,7 +115,12 @@ pub fn bootstrap_kubeconfig_secret(firewall: &Firewall<'_>, kubeconfig: &SecretS
 }
 
 /// The Secret that makes a bootstrap token known to the API server.
-pub fn token_secret(token: &BootstrapToken, labels: BTreeMap<String, String>, what_for: &str, expires: Timestamp) -> Secret {
+pub fn token_secret(
+    token: &BootstrapToken,
+    labels: BTreeMap<String, String>,
+    what_for: &str,
+    expires: Timestamp,
+) -> Secret {
     let data = [
         ("description", format!("bootstrap of {what_for} by {}", names::APPROVER)),
         ("token-id", token.id.clone()),
@@ -120,7 +137,11 @@ pub fn token_secret(token: &BootstrapToken, labels: BTreeMap<String, String>, wh
             labels: Some(labels),
             ..ObjectMeta::default()
         },
-        data: Some(data.into_iter().map(|(key, value)| (key.to_owned(), ByteString(value.into_bytes()))).collect()),
+        data: Some(
+            data.into_iter()
+                .map(|(key, value)| (key.to_owned(), ByteString(value.into_bytes())))
+                .collect(),
+        ),
         type_: Some(names::TOKEN_SECRET_TYPE.into()),
         ..Secret::default()
     }
@@ -180,7 +201,9 @@ fn owned(firewall: &Firewall<'_>, name: String) -> ObjectMeta {
 }
 
 fn bytes(data: BTreeMap<String, SecretString>) -> BTreeMap<String, ByteString> {
-    data.into_iter().map(|(key, value)| (key, ByteString(value.expose_secret().as_bytes().to_vec()))).collect()
+    data.into_iter()
+        .map(|(key, value)| (key, ByteString(value.expose_secret().as_bytes().to_vec())))
+        .collect()
 }
 
 #[cfg(test)]
