@@ -2,6 +2,7 @@
 //! Nothing of this is shipped; a fault here is a failed test, so `expect` is fine throughout.
 #![allow(clippy::expect_used, clippy::panic)]
 
+pub mod demo;
 pub mod harness;
 pub mod policies;
 pub mod programs;

@@ -1,0 +1,49 @@
+# Everything here sets itself up: Rust, Go and a C compiler are all that has to be installed. The first target that
+# needs a control plane builds Kubernetes from source, once, in 4 to 12 minutes.
+
+CARGO ?= cargo
+CONTROL_PLANE_CACHE = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/firewall-bootstrap
+# More than that on two cores only makes each of them slower.
+TEST_THREADS ?= 2
+# Each of the parsers' properties is tried this often by test-long.
+LONG_CASES ?= 200000
+# Without the lint, a test's failure is a page of the runtime's frames.
+export RUST_BACKTRACE ?= 0
+
+.PHONY: help demo test test-quick test-long lint policies control-plane clean-cache
+
+help: ## This list.
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "  %-14s %s\n", $$1, $$2 }'
+
+demo: control-plane ## Shows the whole bootstrap on this machine. KEEP=1: it stays up until Ctrl-C.
+	$(CARGO) build --quiet --workspace --bins
+	@target/debug/demo
+
+test: control-plane ## Every test, with real API servers and the real programs.
+	$(CARGO) build --quiet --workspace --bins
+	$(CARGO) test --workspace -- --test-threads=$(TEST_THREADS)
+
+test-quick: ## What needs no API server.
+	$(CARGO) test -p contract -p cluster -p server -p agent
+
+test-long: ## The properties of the parsers, many times over.
+	PROPTEST_CASES=$(LONG_CASES) $(CARGO) test --release -p contract
+
+lint: ## Formatting, clippy, licences and sources, go vet.
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	@if $(CARGO) deny --version >/dev/null 2>&1; then \
+		$(CARGO) deny check bans licenses sources; \
+	else \
+		echo "cargo-deny is not installed: licences and sources were not checked (cargo install --locked cargo-deny)"; \
+	fi
+	cd tests/control-plane && go vet .
+
+policies: ## Writes manifests/seed/policies anew from the contract.
+	$(CARGO) run --quiet -p tests --bin policies
+
+control-plane: ## Builds the control plane for tests and the demo, if it is not there.
+	@tests/control-plane/build.sh >/dev/null
+
+clean-cache: ## Removes the control planes that were built.
+	rm -rf "$(CONTROL_PLANE_CACHE)"
