@@ -254,6 +254,30 @@ async fn only_a_firewall_s_subject_is_approved() {
     approve(&site, &made).await.unwrap();
 }
 
+/// CEL reads the text at fixed places; what is signed is what Go's lenient PEM reader finds. The two must not differ.
+#[tokio::test]
+async fn no_text_shows_one_subject_to_the_policy_and_another_to_the_signer() {
+    let site = Site::new().await.unwrap();
+    let client = renewing(&site).await;
+    let good = request(&firewall("fw"));
+    let bad = foreign_subject(names::ORGANIZATION, "admin");
+    // A line as long as PEM's first, so that all that follows stands where a good request has it; then another request.
+    let decoy = good.replace(
+        "-----BEGIN CERTIFICATE REQUEST-----",
+        "----- BEGIN CERTIFICATE REQUEST----",
+    );
+    // Spaces are skipped: nothing in a skipped place is looked at.
+    let body = good.find('\n').unwrap() + 1;
+    let mut spaced = good.clone();
+    spaced.replace_range(body + 64..=body + 64, " ");
+    for (what, text) in [("a decoy", decoy + &bad), ("a space for a newline", spaced)] {
+        let made = create(&client, names::SIGNER, &text)
+            .await
+            .unwrap_or_else(|error| panic!("{what}: {error}"));
+        refused(what, approve(&site, &made).await, POLICY, SUBJECT);
+    }
+}
+
 /// Of every malformed request that the API server takes at all, none is approved but those whose fault is harmless: what
 /// is signed has a firewall's subject and key and nothing else. (The approver's own reader refuses these too.)
 #[tokio::test]

@@ -217,7 +217,19 @@ impl Mutated {
     fn of(by: By, mutations: Vec<Mutation>) -> Self {
         let world = World::good(by);
         let written = vec![(world.pem.clone(), NAME, Whose::Machine)];
-        mutations.into_iter().fold(Self { world, written }, Self::by)
+        let mut mutated = mutations.into_iter().fold(Self { world, written }, Self::by);
+        // Name and requester changed together make another firewall's good request, and in this world is none but NAME.
+        let asked = mutated.written.iter().find(|(text, ..)| *text == mutated.world.pem);
+        let allotted = mutated
+            .world
+            .token_owner
+            .as_ref()
+            .map(|(_, firewall)| firewall.as_str());
+        let own = |name: &str| mutated.world.username.ends_with(&format!(":{name}")) || allotted == Some(name);
+        if asked.is_some_and(|(_, name, _)| *name != NAME && own(name)) {
+            mutated.world.firewalls.clear();
+        }
+        mutated
     }
 
     fn by(mut self, mutation: Mutation) -> Self {
