@@ -101,28 +101,37 @@ pub enum Fault {
     Value { field: String, problem: String },
 }
 
+/// Where the text comes from decides what may stand in it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Source {
+    Given,
+    Local,
+    Operator,
+    Template,
+}
+
 impl Kubeconfig {
     /// A kubeconfig that came from somebody else: inline token or inline certificate and key.
     /// `what` is the file or object that errors name.
     pub fn read(what: &str, text: &str) -> Result<Self, KubeconfigError> {
-        read::read(what, text, read::Source::Given)
+        read::read(what, text, Source::Given)
     }
 
     /// One that we wrote on this machine: its certificate and key may be files.
     pub fn read_local(what: &str, text: &str) -> Result<Self, KubeconfigError> {
-        read::read(what, text, read::Source::Local)
+        read::read(what, text, Source::Local)
     }
 
     /// One that an operator, or Gardener, put into a Secret for us: as strict as any, but its names only
     /// have to agree with each other; `namespace` then holds the name of its context.
     pub fn read_operators(what: &str, text: &str) -> Result<Self, KubeconfigError> {
-        read::read(what, text, read::Source::Operator)
+        read::read(what, text, Source::Operator)
     }
 
     /// Gardener's generic kubeconfig: a server and a CA without a credential. Its names only have
     /// to agree with each other; `namespace` then holds the name of its context.
     pub fn read_template(what: &str, text: &str) -> Result<Self, KubeconfigError> {
-        read::read(what, text, read::Source::Template)
+        read::read(what, text, Source::Template)
     }
 
     /// YAML in a fixed order, so that the same content is always the same text.

@@ -1,36 +1,34 @@
-//! The worker for Firewalls: brings the record on (`core::life`), makes the objects stand that `core::plan` names, and
-//! says in one annotation how the firewall stands. Nothing is written that stands already.
+//! The worker for Firewalls: looks at what there is (`sight`), brings the record on (`core::life`), has the objects stand
+//! that belong to it (`provision`), and says in one annotation how the firewall stands (`status`).
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use contract::access::{AccessError, AgentAccess, Mode};
-use contract::kubeconfig::{BootstrapExtension, Kubeconfig};
+use contract::kubeconfig::BootstrapExtension;
 use contract::names::{self, FirewallName};
 use contract::reasons::Reason;
-use contract::record::{Certificate, Record};
-use contract::report::Report;
+use contract::record::Record;
 use jiff::Timestamp;
-use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
-use kube::api::DeleteParams;
 use kube::core::DeserializeGuard;
 use kube::runtime::controller::Action;
-use kube::{Api, Resource, ResourceExt};
+use kube::{Resource, ResourceExt};
 use secrecy::{ExposeSecret, SecretString};
 use thiserror::Error;
 
-use cluster::api::{apply, call_opt};
 use cluster::failure::Failure;
-use cluster::firewall::{Firewall, ShootAccess};
+use cluster::firewall::Firewall;
 
 use crate::approver::{Approver, HandedOut};
-use crate::core::decide::{Candidate, Requester, owner, two_keys};
+use crate::core::decide::two_keys;
 use crate::core::{life, plan};
-use crate::credential::{self, CredentialError, Standing};
-use crate::shoots::{Closed, Shoot};
+use crate::credential::CredentialError;
+use crate::lifeline;
+use crate::provision::Provision;
+use crate::shoots::Closed;
+use crate::sight::{ShootSide, Sight};
 use crate::state::{State, StateError};
 use crate::status::{self, State as Phase, Status};
-use crate::{lifeline, requests};
 
 #[derive(Debug, Error)]
 pub enum FirewallError {
@@ -42,6 +40,8 @@ pub enum FirewallError {
     Credential(String, CredentialError),
     #[error("Firewall {0}: its Secret: {1}")]
     Access(String, AccessError),
+    #[error("Firewall {0}: the id of its bootstrap token belongs to somebody else's; it gets another")]
+    IdTaken(String),
     #[error("Firewall {0}: its record was changed at the same time; looked at again")]
     Raced(String),
 }
@@ -63,7 +63,7 @@ pub async fn reconcile(
             return Ok(Action::await_change());
         }
     };
-    let mut worker = Worker::of(firewall, &approver);
+    let worker = Worker::of(firewall, &approver);
     let outcome = worker.run().await;
     let status = match &outcome {
         Ok((status, _)) => status.clone(),
@@ -74,7 +74,7 @@ pub async fn reconcile(
             until: None,
         },
     };
-    if !approver.dry_run && !matches!(outcome, Err(FirewallError::Raced(_))) {
+    if !approver.dry_run && !matches!(outcome, Err(FirewallError::Raced(_) | FirewallError::IdTaken(_))) {
         status::tell(&approver, firewall, &status)
             .await
             .map_err(|failure| FirewallError::Call(worker.object.clone(), failure))?;
@@ -85,6 +85,7 @@ pub async fn reconcile(
 struct Worker<'a> {
     approver: &'a Approver,
     firewall: &'a Firewall,
+    sight: Sight<'a>,
     namespace: String,
     uid: String,
     /// `namespace/name`, for errors.
@@ -95,91 +96,86 @@ impl<'a> Worker<'a> {
     fn of(firewall: &'a Firewall, approver: &'a Approver) -> Self {
         let namespace = firewall.namespace().unwrap_or_default();
         let object = format!("{namespace}/{}", firewall.name_any());
+        let sight = Sight {
+            approver,
+            firewall,
+            object: object.clone(),
+            namespace: namespace.clone(),
+        };
         Self {
             approver,
             firewall,
+            sight,
             namespace,
             uid: firewall.uid().unwrap_or_default(),
             object,
         }
     }
 
-    async fn run(&mut self) -> Result<(Status, Duration), FirewallError> {
+    async fn run(&self) -> Result<(Status, Duration), FirewallError> {
         let now = Timestamp::now();
         let name = match FirewallName::parse(&self.firewall.name_any()) {
             Ok(name) => name,
-            Err(error) => return Ok(self.done(Phase::Refused, Reason::NameTooLong, error.to_string())),
+            Err(error) => return Ok(done(Phase::Refused, Reason::NameTooLong, error.to_string())),
         };
-        if let Some(other) = self.taken_by(&name)? {
+        if let Some(other) = self.sight.taken_by(&name).map_err(|e| self.state_error(e))? {
             let message =
                 format!("a Firewall in namespace {other} has this name and was first: names are unique in a seed");
-            return Ok(self.done(Phase::Refused, Reason::NameTaken, message));
+            return Ok(done(Phase::Refused, Reason::NameTaken, message));
         }
         if self.approver.dry_run {
-            return Ok(self.done(Phase::Waiting, Reason::WaitingForFirewall, "dry run".into()));
+            return Ok(done(Phase::Waiting, Reason::WaitingForFirewall, "dry run".into()));
         }
-        let (shoot, closed) = self.shoot();
-        let state = self.state().await?;
-        let known = state.record(&name).map_err(|e| self.state_error(e))?;
-        let (state, record) = self.advance(&name, state, known, shoot.as_deref(), false, now).await?;
+        let mut side = self.sight.shoot();
+        let (state, record) = self.advance(&name, &side, false, now).await?;
+        let provision = Provision {
+            approver: self.approver,
+            namespace: &self.namespace,
+            name: &name,
+            object: &self.object,
+        };
         if self.firewall.metadata.deletion_timestamp.is_some() {
-            self.revoke(&name, &record).await?;
-            return Ok(self.done(
+            provision.revoke(&record).await?;
+            return Ok(done(
                 Phase::Waiting,
                 Reason::FirewallDeleted,
                 "the Firewall is being deleted".into(),
             ));
         }
-
-        let secrets = self.shoot_secrets();
-        let mut handed_out = self.handed_out(&name).await?;
-        if let (Some(shoot), Some(access)) = (&shoot, self.shoot_access()) {
-            match self
-                .lifeline(&name, shoot, &access.api_server_url, handed_out.lifeline.as_ref(), now)
-                .await
-            {
-                Ok(kubeconfig) => handed_out.lifeline = Some(kubeconfig),
-                // The tenant's side; everything in the seed goes on without it.
-                Err(failure) => {
-                    return self
-                        .go_on(
-                            &name,
-                            &state,
-                            record,
-                            handed_out,
-                            secrets,
-                            Some((Reason::ShootUnreachable, failure.to_string())),
-                            now,
-                        )
-                        .await;
-                }
-            }
+        let mut handed_out = provision.handed_out().await?;
+        match self.lifeline(&name, &side, handed_out.lifeline.as_ref(), now).await {
+            Ok(lifeline) => handed_out.lifeline = lifeline,
+            // The tenant's side; everything in the seed goes on without it.
+            Err(failure) => side.closed = Some((Reason::ShootUnreachable, failure.to_string())),
         }
-        self.go_on(&name, &state, record, handed_out, secrets, closed, now)
-            .await
+        let stood = self.stand(&provision, &name, &state, &record, &side, handed_out).await;
+        if matches!(stood, Err(FirewallError::IdTaken(_))) {
+            self.advance(&name, &side, true, now).await?;
+        }
+        stood?;
+        let recheck = recheck(&record, side.closed.as_ref(), now);
+        let has_shoot_access = self.sight.shoot_access().is_some();
+        Ok((
+            status::of(&name, &record, has_shoot_access, side.refused.or(side.closed)),
+            recheck,
+        ))
     }
 
-    /// The part that needs the seed alone.
-    #[allow(clippy::too_many_arguments)]
-    async fn go_on(
+    /// Has everything stand that belongs to this record. Needs the seed alone.
+    async fn stand(
         &self,
+        provision: &Provision<'_>,
         name: &FirewallName,
         state: &State,
-        record: Record,
+        record: &Record,
+        side: &ShootSide,
         mut handed_out: HandedOut,
-        secrets: Result<Option<plan::ShootSecrets>, Closed>,
-        closed: Option<Closed>,
-        now: Timestamp,
-    ) -> Result<(Status, Duration), FirewallError> {
-        let (secrets, refused) = match secrets {
-            Ok(secrets) => (secrets, None),
-            Err(refused) => (None, Some(refused)),
-        };
+    ) -> Result<(), FirewallError> {
         let target = plan::Firewall {
             name,
             namespace: &self.namespace,
             uid: &self.uid,
-            shoot: secrets.as_ref(),
+            shoot: side.secrets.as_ref(),
         };
         let handover_keys = vec![state.handover_key().map_err(|e| self.state_error(e))?.public()];
         let access = AgentAccess {
@@ -190,44 +186,31 @@ impl<'a> Worker<'a> {
             handover_keys: handover_keys.clone(),
             lifeline: handed_out.lifeline.clone(),
         };
-        let plan = plan::plan(&target, &record, &access).map_err(|e| FirewallError::Access(self.object.clone(), e))?;
-        self.apply_plan(name, &plan).await?;
-
+        let plan = plan::plan(&target, record, &access).map_err(|e| FirewallError::Access(self.object.clone(), e))?;
+        provision.apply(&plan).await?;
         let extension = BootstrapExtension {
             firewall: name.clone(),
             handover_keys,
         };
-        let record = self
-            .credential(&target, state, record, extension, &mut handed_out, now)
+        provision
+            .credential(&target, record, extension, &mut handed_out)
             .await?;
         self.approver.remember_handed_out(&self.namespace, name, handed_out);
-
-        let recheck = life::recheck_at(&record).map_or(POLL, |at| {
-            Duration::from_secs(u64::try_from(at.duration_since(now).as_secs()).unwrap_or(0).max(1)).min(POLL)
-        });
-        let recheck = if closed.is_some() {
-            recheck.min(CLOSED_POLL)
-        } else {
-            recheck
-        };
-        Ok((
-            status::of(name, &record, self.shoot_access().is_some(), refused.or(closed)),
-            recheck,
-        ))
+        Ok(())
     }
 
     /// The record as it should be, written if it changed.
     async fn advance(
         &self,
         name: &FirewallName,
-        state: State,
-        known: Option<Record>,
-        shoot: Option<&Shoot>,
+        side: &ShootSide,
         id_taken: bool,
         now: Timestamp,
     ) -> Result<(State, Record), FirewallError> {
-        let report = self.report(name, known.as_ref(), shoot);
-        let certificate = self.newest_certificate(name, known.as_ref());
+        let state = self.state().await?;
+        let known = state.record(name).map_err(|e| self.state_error(e))?;
+        let report = self.sight.report(name, known.as_ref(), side.shoot.as_deref());
+        let certificate = self.sight.newest_certificate(name, known.as_ref());
         let annotations = self.firewall.annotations();
         let seen = life::Seen {
             firewall: name,
@@ -244,7 +227,13 @@ impl<'a> Worker<'a> {
         if known.as_ref() == Some(&next) {
             return Ok((state, next));
         }
-        self.revoke_replaced(name, known.as_ref(), &next).await?;
+        let provision = Provision {
+            approver: self.approver,
+            namespace: &self.namespace,
+            name,
+            object: &self.object,
+        };
+        provision.revoke_replaced(known.as_ref(), &next).await?;
         let saved = state
             .save(&self.approver.seed, name, &next)
             .await
@@ -283,230 +272,22 @@ impl<'a> Worker<'a> {
         }
     }
 
-    async fn credential(
-        &self,
-        target: &plan::Firewall<'_>,
-        state: &State,
-        record: Record,
-        extension: BootstrapExtension,
-        handed_out: &mut HandedOut,
-        now: Timestamp,
-    ) -> Result<Record, FirewallError> {
-        let fail = |e| FirewallError::Credential(self.object.clone(), e);
-        let Some(credential) = &record.credential else {
-            return Ok(record);
-        };
-        if credential.revoked.is_some() {
-            self.revoke(target.name, &record).await?;
-            handed_out.bootstrap_kubeconfig = None;
-            return Ok(record);
-        }
-        let key = format!("credential {}", self.object);
-        let content = format!("{credential:?}{:?}", self.approver.seed.endpoint);
-        if self.approver.applied.recently(&key, content.as_bytes()) {
-            return Ok(record);
-        }
-        let known = handed_out.bootstrap_kubeconfig.as_ref();
-        let known = known.and_then(|text| Kubeconfig::read("the bootstrap kubeconfig", text.expose_secret()).ok());
-        let approver = self.approver;
-        let standing = credential::stand(
-            &approver.seed,
-            &approver.key,
-            target,
-            credential,
-            extension,
-            known.as_ref(),
-        );
-        match standing.await.map_err(fail)? {
-            Standing::Kubeconfig(kubeconfig) => {
-                let secret = plan::bootstrap_kubeconfig_secret(target, &kubeconfig);
-                self.approver
-                    .seed
-                    .apply_secret(&self.namespace, &secret)
-                    .await
-                    .map_err(|e| self.call_error(e))?;
-                handed_out.bootstrap_kubeconfig = Some(kubeconfig);
-                self.approver.applied.remember(&key, content.as_bytes());
-                Ok(record)
-            }
-            Standing::IdTaken => {
-                let again = State::load(&self.approver.seed, &self.namespace)
-                    .await
-                    .map_err(|e| self.state_error(e))?;
-                let current = again.ok_or_else(|| FirewallError::Raced(self.object.clone()))?;
-                let _ = state;
-                self.advance(target.name, current, Some(record), None, true, now)
-                    .await?;
-                // The next look makes the new id stand.
-                Err(FirewallError::Raced(self.object.clone()))
-            }
-        }
-    }
-
-    async fn revoke(&self, name: &FirewallName, record: &Record) -> Result<(), FirewallError> {
-        let Some(credential) = &record.credential else {
-            return Ok(());
-        };
-        let key = format!("revoked {}", self.object);
-        let content = format!("{credential:?}");
-        if self.approver.applied.recently(&key, content.as_bytes()) {
-            return Ok(());
-        }
-        let Approver {
-            seed,
-            key: seed_key,
-            applied,
-            ..
-        } = self.approver;
-        credential::revoke(seed, seed_key, &self.namespace, name, credential)
-            .await
-            .map_err(|e| FirewallError::Credential(self.object.clone(), e))?;
-        seed.delete_secret(&self.namespace, &name.bootstrap_kubeconfig_secret())
-            .await
-            .map_err(|e| self.call_error(e))?;
-        applied.forget(&format!("credential {}", self.object));
-        applied.remember(&key, content.as_bytes());
-        Ok(())
-    }
-
-    /// A credential that one of another kind replaces must not stay open beside it. First this, then the record: a
-    /// restart in between does both again.
-    async fn revoke_replaced(
-        &self,
-        name: &FirewallName,
-        known: Option<&Record>,
-        next: &Record,
-    ) -> Result<(), FirewallError> {
-        let (Some(old), Some(new)) = (known.and_then(|k| k.credential.as_ref()), &next.credential) else {
-            return Ok(());
-        };
-        if old.kind == new.kind || old.revoked.is_some() {
-            return Ok(());
-        }
-        let Approver { seed, key, .. } = self.approver;
-        let revoked = credential::revoke(seed, key, &self.namespace, name, old).await;
-        revoked.map_err(|e| FirewallError::Credential(self.object.clone(), e))
-    }
-
-    async fn apply_plan(&self, name: &FirewallName, plan: &plan::Plan) -> Result<(), FirewallError> {
-        let Approver { seed, applied, .. } = self.approver;
-        let call_error = |e| self.call_error(e);
-        let content = |object: &dyn erased::Json| object.json();
-        let roles: Api<Role> = Api::namespaced(seed.client.clone(), &self.namespace);
-        let bindings: Api<RoleBinding> = Api::namespaced(seed.client.clone(), &self.namespace);
-
-        let key = format!("Role {}", self.object);
-        let json = content(&plan.role);
-        if !applied.recently(&key, &json) {
-            apply(&roles, names::APPROVER, name.as_str(), &plan.role)
-                .await
-                .map_err(call_error)?;
-            applied.remember(&key, &json);
-        }
-        let key = format!("Secret {}", self.object);
-        let json = content(&plan.agent_secret);
-        if !applied.recently(&key, &json) {
-            seed.apply_secret(&self.namespace, &plan.agent_secret)
-                .await
-                .map_err(call_error)?;
-            applied.remember(&key, &json);
-        }
-        let key = format!("RoleBinding {}", self.object);
-        match &plan.role_binding {
-            Some(binding) => {
-                let json = content(binding);
-                if !applied.recently(&key, &json) {
-                    apply(&bindings, names::APPROVER, name.as_str(), binding)
-                        .await
-                        .map_err(call_error)?;
-                    applied.remember(&key, &json);
-                }
-            }
-            None if applied.recently(&key, b"none") => {}
-            None => {
-                let what = format!("delete RoleBinding {}", self.object);
-                call_opt(what, bindings.delete(name.as_str(), &DeleteParams::default()))
-                    .await
-                    .map_err(call_error)?;
-                applied.remember(&key, b"none");
-            }
-        }
-        Ok(())
-    }
-
-    /// What was handed out before, read from the seed once: a restart mints nothing again.
-    async fn handed_out(&self, name: &FirewallName) -> Result<HandedOut, FirewallError> {
-        if let Some(known) = self.approver.handed_out(&self.namespace, name) {
-            return Ok(known);
-        }
-        let seed = &self.approver.seed;
-        let text = |secret: Option<k8s_openapi::api::core::v1::Secret>, key: &str| {
-            let bytes = secret?.data?.remove(key)?;
-            String::from_utf8(bytes.0).ok().map(SecretString::from)
-        };
-        let agent = seed
-            .read_own(&self.namespace, &name.agent_secret())
-            .await
-            .map_err(|e| self.call_error(e))?;
-        let bootstrap = seed
-            .read_own(&self.namespace, &name.bootstrap_kubeconfig_secret())
-            .await;
-        Ok(HandedOut {
-            lifeline: text(agent, "lifeline"),
-            bootstrap_kubeconfig: text(bootstrap.map_err(|e| self.call_error(e))?, "kubeconfig"),
-        })
-    }
-
+    /// The lifeline as it should stand; what is known of it where the shoot says nothing new.
     async fn lifeline(
         &self,
         name: &FirewallName,
-        shoot: &Shoot,
-        server: &str,
+        side: &ShootSide,
         known: Option<&SecretString>,
         now: Timestamp,
-    ) -> Result<SecretString, Failure> {
+    ) -> Result<Option<SecretString>, Failure> {
+        let (Some(shoot), Some(access)) = (&side.shoot, self.sight.shoot_access()) else {
+            return Ok(known.cloned());
+        };
+        let server = &access.api_server_url;
         if let Some(known) = known.and_then(|known| lifeline::restore(known.expose_secret(), shoot, server, now)) {
-            return Ok(known);
+            return Ok(Some(known));
         }
-        lifeline::make(shoot, &self.namespace, name, server).await
-    }
-
-    fn shoot(&self) -> (Option<Arc<Shoot>>, Option<Closed>) {
-        let Some(access) = self.shoot_access() else {
-            return (None, None);
-        };
-        let secret = self.approver.shoot_secret(&self.namespace);
-        match self
-            .approver
-            .shoots
-            .get(&self.namespace, secret.as_deref(), &access.api_server_url)
-        {
-            Ok(shoot) => (Some(shoot), None),
-            Err(closed) => (None, Some(closed)),
-        }
-    }
-
-    fn shoot_access(&self) -> Option<&ShootAccess> {
-        self.firewall.status.as_ref()?.shoot_access.as_ref()
-    }
-
-    fn shoot_secrets(&self) -> Result<Option<plan::ShootSecrets>, Closed> {
-        let Some(access) = self.shoot_access() else {
-            return Ok(None);
-        };
-        let ShootAccess {
-            namespace,
-            generic_kubeconfig_secret_name,
-            token_secret_name,
-            ..
-        } = access;
-        plan::shoot_secrets(
-            &self.namespace,
-            namespace,
-            generic_kubeconfig_secret_name,
-            token_secret_name,
-        )
-        .map(Some)
+        lifeline::make(shoot, &self.namespace, name, server).await.map(Some)
     }
 
     /// The state from the cache; from the API server where the cache has none, for only that makes a new one.
@@ -519,98 +300,30 @@ impl<'a> Worker<'a> {
             .map_err(|e| self.state_error(e))
     }
 
-    /// Another Firewall that has this name by right.
-    fn taken_by(&self, name: &FirewallName) -> Result<Option<String>, FirewallError> {
-        let all = self.approver.firewalls_named(name.as_str());
-        let mut facts = Vec::with_capacity(all.len());
-        for firewall in &all {
-            let namespace = firewall.namespace().unwrap_or_default();
-            let record = self
-                .approver
-                .cached_record(&namespace, name)
-                .map_err(|e| self.state_error(e))?;
-            facts.push((namespace, record, firewall));
-        }
-        let candidates: Vec<Candidate<'_>> = facts
-            .iter()
-            .map(|(namespace, record, firewall)| Candidate {
-                namespace,
-                uid: firewall.meta().uid.as_deref().unwrap_or_default(),
-                created: firewall.creation_timestamp().map_or(Timestamp::MAX, |time| time.0),
-                deleting: firewall.meta().deletion_timestamp.is_some(),
-                record: record.as_ref(),
-            })
-            .collect();
-        Ok(owner(&candidates)
-            .filter(|owner| owner.namespace != self.namespace)
-            .map(|owner| owner.namespace.to_owned()))
-    }
-
-    /// The firewall's report, opened with its pinned key and nothing else.
-    fn report(&self, name: &FirewallName, record: Option<&Record>, shoot: Option<&Shoot>) -> Option<Report> {
-        let key = record?.keys.pin.as_ref()?.key.as_ref()?;
-        let message = shoot?.report(name.as_str())?;
-        match Report::open(&message, key) {
-            Ok(report) => Some(report),
-            Err(error) => {
-                tracing::warn!(firewall = %self.object, %error, "the report in the FirewallMonitor is not believed");
-                None
-            }
-        }
-    }
-
-    /// The newest certificate of the pinned key among the requests that still exist.
-    fn newest_certificate(&self, name: &FirewallName, record: Option<&Record>) -> Option<Certificate> {
-        let pin = record?.keys.pin.as_ref()?;
-        let all = self.approver.requests.state();
-        let ours = all.iter().filter(|csr| {
-            let groups = csr.spec.groups.as_deref().unwrap_or_default();
-            requests::condition(csr, "Approved").is_some()
-                && Requester::of(csr.spec.username.as_deref().unwrap_or_default(), groups) != Requester::Foreign
-        });
-        ours.filter_map(|csr| {
-            let pem = csr.status.as_ref()?.certificate.as_ref()?;
-            let issued = contract::cert::read_certificate(&String::from_utf8_lossy(&pem.0)).ok()?;
-            (issued.firewall == *name && issued.key.thumbprint() == pin.thumbprint).then(|| Certificate {
-                serial: issued.serial,
-                not_before: issued.not_before,
-                not_after: issued.not_after,
-                issuer: issued.issuer,
-                request: csr.name_any(),
-            })
-        })
-        .max_by_key(|certificate| certificate.not_before)
-    }
-
-    fn done(&self, state: Phase, reason: Reason, message: String) -> (Status, Duration) {
-        (
-            Status {
-                state,
-                reason,
-                message,
-                until: None,
-            },
-            POLL,
-        )
-    }
-
-    fn call_error(&self, failure: Failure) -> FirewallError {
-        FirewallError::Call(self.object.clone(), failure)
-    }
-
     fn state_error(&self, error: StateError) -> FirewallError {
         FirewallError::State(self.object.clone(), error)
     }
 }
 
-mod erased {
-    //! Objects of different types as the bytes by which a change is noticed.
-    pub(super) trait Json {
-        fn json(&self) -> Vec<u8>;
-    }
-    impl<T: serde::Serialize> Json for T {
-        fn json(&self) -> Vec<u8> {
-            serde_json::to_vec(self).unwrap_or_default()
-        }
+fn done(state: Phase, reason: Reason, message: String) -> (Status, Duration) {
+    (
+        Status {
+            state,
+            reason,
+            message,
+            until: None,
+        },
+        POLL,
+    )
+}
+
+fn recheck(record: &Record, closed: Option<&Closed>, now: Timestamp) -> Duration {
+    let by_record = life::recheck_at(record).map_or(POLL, |at| {
+        Duration::from_secs(u64::try_from(at.duration_since(now).as_secs()).unwrap_or(0).max(1)).min(POLL)
+    });
+    if closed.is_some() {
+        by_record.min(CLOSED_POLL)
+    } else {
+        by_record
     }
 }

@@ -11,10 +11,12 @@ mod firewalls;
 mod lifeline;
 mod preflight;
 mod probe;
+mod provision;
 mod requests;
 mod run;
 mod seed;
 mod shoots;
+mod sight;
 mod state;
 mod status;
 

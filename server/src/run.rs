@@ -301,7 +301,10 @@ where
 }
 
 fn firewall_error(_: Arc<DeserializeGuard<Firewall>>, error: &firewalls::FirewallError, _: Arc<Approver>) -> Action {
-    if let firewalls::FirewallError::Raced(_) = error {
+    if matches!(
+        error,
+        firewalls::FirewallError::Raced(_) | firewalls::FirewallError::IdTaken(_)
+    ) {
         return Action::requeue(Duration::from_millis(50));
     }
     tracing::warn!(%error, "tried again");

@@ -21,7 +21,9 @@ pub async fn install_crds(seed: &Cluster, shoot: &Cluster) -> anyhow::Result<()>
         let file = format!("{}/crds/{crd}.yaml", env!("CARGO_MANIFEST_DIR"));
         cluster.kubectl_apply(file.as_ref()).await?;
         let crd = format!("crd/{crd}.firewall.metal-stack.io");
-        cluster.kubectl_ok(&["wait", "--for=condition=Established", "--timeout=30s", &crd]).await?;
+        cluster
+            .kubectl_ok(&["wait", "--for=condition=Established", "--timeout=30s", &crd])
+            .await?;
     }
     Ok(())
 }
@@ -36,8 +38,17 @@ pub struct Shoot<'a> {
 impl<'a> Shoot<'a> {
     /// Gardener makes the control plane's namespace and its access Secrets, and its controller gets into the shoot.
     pub async fn create(seed: &'a Cluster, cluster: &'a Cluster, namespace: &str) -> anyhow::Result<Self> {
-        let shoot = Self { seed, cluster, namespace: namespace.to_owned() };
-        shoot.apply(seed, &[json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})]).await?;
+        let shoot = Self {
+            seed,
+            cluster,
+            namespace: namespace.to_owned(),
+        };
+        shoot
+            .apply(
+                seed,
+                &[json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})],
+            )
+            .await?;
         shoot.apply(cluster, &controller_manager_in_shoot()).await?;
         shoot.write_generic_kubeconfig(&shoot.generic_kubeconfig()).await?;
         shoot.write_shoot_token().await?;
@@ -62,12 +73,14 @@ impl<'a> Shoot<'a> {
     }
 
     pub async fn write_generic_kubeconfig(&self, kubeconfig: &Value) -> anyhow::Result<()> {
-        self.secret(GENERIC_KUBECONFIG, json!({"kubeconfig": kubeconfig.to_string()})).await
+        self.secret(GENERIC_KUBECONFIG, json!({"kubeconfig": kubeconfig.to_string()}))
+            .await
     }
 
     /// What Gardener's token requestor does every few hours.
     pub async fn write_shoot_token(&self) -> anyhow::Result<()> {
-        self.put_shoot_token(&self.token("firewall-controller-manager", "12h").await?).await
+        self.put_shoot_token(&self.token("firewall-controller-manager", "12h").await?)
+            .await
     }
 
     pub async fn put_shoot_token(&self, token: &str) -> anyhow::Result<()> {
@@ -76,6 +89,10 @@ impl<'a> Shoot<'a> {
 
     /// What an operator deploys for the approver: Gardener's token requestor fills it in.
     pub async fn write_approver_access(&self) -> anyhow::Result<()> {
+        self.write_approver_access_to(&self.cluster.server_url()).await
+    }
+
+    pub async fn write_approver_access_to(&self, server: &str) -> anyhow::Result<()> {
         let name = &self.namespace;
         let token = self.token("firewall-approver", "12h").await?;
         let kubeconfig = json!({
@@ -83,13 +100,17 @@ impl<'a> Shoot<'a> {
             "kind": "Config",
             "current-context": name,
             "clusters": [{"name": name, "cluster": {
-                "server": self.cluster.server_url(),
+                "server": server,
                 "certificate-authority-data": STANDARD.encode(self.cluster.server_ca_pem()),
             }}],
             "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
             "users": [{"name": name, "user": {"token": token}}],
         });
-        self.secret("shoot-access-firewall-approver", json!({"kubeconfig": kubeconfig.to_string()})).await
+        self.secret(
+            "shoot-access-firewall-approver",
+            json!({"kubeconfig": kubeconfig.to_string()}),
+        )
+        .await
     }
 
     /// firewall-controller-manager makes a Firewall; the FirewallMonitor and the status follow as it comes along.
@@ -136,8 +157,16 @@ impl<'a> Shoot<'a> {
     pub async fn write_status(&self, name: &str, shoot_access: &Value) -> anyhow::Result<()> {
         let patch = json!({"status": {"phase": "Running", "shootAccess": shoot_access}}).to_string();
         let object = format!("firewall/{name}");
-        let arguments =
-            ["patch", "-n", &self.namespace, &object, "--subresource=status", "--type=merge", "-p", &patch];
+        let arguments = [
+            "patch",
+            "-n",
+            &self.namespace,
+            &object,
+            "--subresource=status",
+            "--type=merge",
+            "-p",
+            &patch,
+        ];
         self.seed.kubectl_ok(&arguments).await.map(|_| ())
     }
 
@@ -154,13 +183,20 @@ impl<'a> Shoot<'a> {
 
     async fn token(&self, account: &str, life: &str) -> anyhow::Result<String> {
         let life = format!("--duration={life}");
-        let token = self.cluster.kubectl_ok(&["create", "token", "-n", "kube-system", account, &life]).await?;
+        let token = self
+            .cluster
+            .kubectl_ok(&["create", "token", "-n", "kube-system", account, &life])
+            .await?;
         Ok(token.trim().to_owned())
     }
 
     async fn apply(&self, cluster: &Cluster, objects: &[Value]) -> anyhow::Result<()> {
         let text: Vec<String> = objects.iter().map(ToString::to_string).collect();
-        cluster.kubectl_apply_text(&text.join("\n---\n")).await.context("play upstream's part").map(|_| ())
+        cluster
+            .kubectl_apply_text(&text.join("\n---\n"))
+            .await
+            .context("play upstream's part")
+            .map(|_| ())
     }
 }
 

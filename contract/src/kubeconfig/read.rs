@@ -6,21 +6,12 @@ use super::address::{check_server, is_host};
 use super::ca::CaBundle;
 use super::fields::Fields;
 use super::user::read_user;
-use super::{BOOTSTRAP_EXTENSION, BootstrapExtension, Fault, KUBECONFIG_MAX, Kubeconfig, KubeconfigError};
+use super::{BOOTSTRAP_EXTENSION, BootstrapExtension, Fault, KUBECONFIG_MAX, Kubeconfig, KubeconfigError, Source};
 use crate::key::PublicKey;
 use crate::names::FirewallName;
 
 const HANDOVER_KEYS_MAX: usize = 8;
 const INLINE_CA: &str = "put the CA itself into certificate-authority-data";
-
-/// Where the text comes from decides what may stand in it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Source {
-    Given,
-    Local,
-    Operator,
-    Template,
-}
 
 pub(super) fn read(what: &str, text: &str, source: Source) -> Result<Kubeconfig, KubeconfigError> {
     parse(text, source).map_err(|fault| KubeconfigError {

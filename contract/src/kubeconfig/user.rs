@@ -9,8 +9,8 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use secrecy::SecretString;
 use zeroize::Zeroizing;
 
+use super::Source;
 use super::fields::Fields;
-use super::read::Source;
 use super::{Credential, Fault, TOKEN_PLACEHOLDER};
 
 const INLINE_CREDENTIAL: &str = "put the credential itself into token, or client-certificate-data and client-key-data";

@@ -39,12 +39,18 @@ async fn a1_the_seed_holds_the_bootstrapper_role_and_a_token_for_one_hour() {
         ])
     );
     let binding: ClusterRoleBinding = Api::all(admin.clone()).get(name).await.unwrap();
-    assert_eq!((binding.role_ref.kind.as_str(), binding.role_ref.name.as_str()), ("ClusterRole", name));
+    assert_eq!(
+        (binding.role_ref.kind.as_str(), binding.role_ref.name.as_str()),
+        ("ClusterRole", name)
+    );
 
     let kubeconfig = fs::read_to_string(machine.config().join(".bootstrap.kubeconfig")).unwrap();
     let token = token_of(&kubeconfig).unwrap();
     let (id, secret) = token.split_once('.').unwrap();
-    let found: Secret = Api::namespaced(admin, "kube-system").get(&format!("bootstrap-token-{id}")).await.unwrap();
+    let found: Secret = Api::namespaced(admin, "kube-system")
+        .get(&format!("bootstrap-token-{id}"))
+        .await
+        .unwrap();
     assert_eq!(found.type_.as_deref(), Some("bootstrap.kubernetes.io/token"));
     let data = found.data.unwrap();
     let text = |key: &str| String::from_utf8(data[key].0.clone()).unwrap();
@@ -53,12 +59,20 @@ async fn a1_the_seed_holds_the_bootstrapper_role_and_a_token_for_one_hour() {
     assert_eq!(text("usage-bootstrap-authentication"), "true");
     assert_eq!(text("usage-bootstrap-signing"), "true");
     assert_eq!(text("auth-extra-groups"), "system:bootstrappers:metal-stack:firewall");
-    let left = text("expiration").parse::<Timestamp>().unwrap().duration_since(Timestamp::now()).as_secs();
+    let left = text("expiration")
+        .parse::<Timestamp>()
+        .unwrap()
+        .duration_since(Timestamp::now())
+        .as_secs();
     assert!((3500..=3600).contains(&left), "{left} s");
 
     // The kubeconfig is an ordinary one: kubectl uses it as it is.
     let file = machine.config().join(".bootstrap.kubeconfig");
-    let me = world.seed.kubectl_ok(&["--kubeconfig", file.to_str().unwrap(), "auth", "whoami", "-o", "json"]).await.unwrap();
+    let me = world
+        .seed
+        .kubectl_ok(&["--kubeconfig", file.to_str().unwrap(), "auth", "whoami", "-o", "json"])
+        .await
+        .unwrap();
     let me: Value = serde_json::from_str(&me).unwrap();
     assert_eq!(me["status"]["userInfo"]["username"], format!("system:bootstrap:{id}"));
 }
@@ -91,14 +105,29 @@ async fn a3_the_approval_says_why_and_each_firewall_has_one_role_and_one_binding
     let requests = requests_for(&world, &machine.firewall).await.unwrap();
     let (reason, message) = condition(&requests[0], "Approved").unwrap();
     assert_eq!(reason, "AutoApproved");
-    assert_eq!(message, "Auto approving firewall-controller client certificate after SubjectAccessReview.");
+    assert_eq!(
+        message,
+        "Auto approving firewall-controller client certificate after SubjectAccessReview."
+    );
 
     let admin = world.admin().await.unwrap();
     let roles: Api<Role> = Api::namespaced(admin.clone(), world.namespace());
-    let names: Vec<_> = roles.list(&Default::default()).await.unwrap().iter().map(ResourceExt::name_any).collect();
+    let names: Vec<_> = roles
+        .list(&Default::default())
+        .await
+        .unwrap()
+        .iter()
+        .map(ResourceExt::name_any)
+        .collect();
     assert_eq!(names, [machine.firewall.as_str()]);
     let bindings: Api<RoleBinding> = Api::namespaced(admin.clone(), world.namespace());
-    let names: Vec<_> = bindings.list(&Default::default()).await.unwrap().iter().map(ResourceExt::name_any).collect();
+    let names: Vec<_> = bindings
+        .list(&Default::default())
+        .await
+        .unwrap()
+        .iter()
+        .map(ResourceExt::name_any)
+        .collect();
     assert_eq!(names, [machine.firewall.as_str()]);
 
     // A SubjectAccessReview was really asked, for the requester and the resource that only RBAC knows.
@@ -117,22 +146,42 @@ async fn a4_a5_a6_the_machine_has_both_kubeconfigs_private_and_working() {
     let machine = world.machine("00001").await.unwrap();
     let _agent = machine.start().unwrap();
     bootstrapped(&machine).await.unwrap();
-    for file in [machine.seed_kubeconfig(), machine.shoot_kubeconfig(), machine.state().join("key.pem")] {
+    for file in [
+        machine.seed_kubeconfig(),
+        machine.shoot_kubeconfig(),
+        machine.state().join("key.pem"),
+    ] {
         let mode = fs::metadata(&file).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode, 0o600, "{}", file.display());
     }
-    assert_eq!(fs::metadata(machine.state()).unwrap().permissions().mode() & 0o777, 0o700);
+    assert_eq!(
+        fs::metadata(machine.state()).unwrap().permissions().mode() & 0o777,
+        0o700
+    );
     // The name that firewall-controllers look for today.
     let link = fs::read_link(machine.config().join(".seed-kubeconfig")).unwrap();
     assert_eq!(link.file_name().unwrap(), ".seed.kubeconfig");
     // firewall-controller takes its namespace from the context's name.
     let text = fs::read_to_string(machine.seed_kubeconfig()).unwrap();
-    assert_eq!(Kubeconfig::read_local("seed", &text).unwrap().namespace, world.namespace());
+    assert_eq!(
+        Kubeconfig::read_local("seed", &text).unwrap().namespace,
+        world.namespace()
+    );
 
     let seed = client_of(&machine.seed_kubeconfig()).await.unwrap();
-    assert_eq!(user_of(&seed).await.unwrap(), format!("fw.metal-stack.io:{}", machine.firewall));
+    assert_eq!(
+        user_of(&seed).await.unwrap(),
+        format!("fw.metal-stack.io:{}", machine.firewall)
+    );
     let own: Api<Firewall> = Api::namespaced(seed, world.namespace());
-    let access = own.get(&machine.firewall).await.unwrap().status.unwrap().shoot_access.unwrap();
+    let access = own
+        .get(&machine.firewall)
+        .await
+        .unwrap()
+        .status
+        .unwrap()
+        .shoot_access
+        .unwrap();
 
     let text = fs::read_to_string(machine.shoot_kubeconfig()).unwrap();
     assert_eq!(Kubeconfig::read("shoot", &text).unwrap().server, access.api_server_url);
@@ -140,10 +189,19 @@ async fn a4_a5_a6_the_machine_has_both_kubeconfigs_private_and_working() {
     let monitors: Api<FirewallMonitor> = Api::namespaced(shoot, "firewall");
     monitors.get(&machine.firewall).await.unwrap();
     // kubectl, too, takes both as they are.
-    for (file, resource, namespace) in
-        [(machine.seed_kubeconfig(), "firewall", world.namespace()), (machine.shoot_kubeconfig(), "firewallmonitor", "firewall")]
-    {
-        let arguments = ["--kubeconfig", file.to_str().unwrap(), "get", resource, "-n", namespace, &machine.firewall];
+    for (file, resource, namespace) in [
+        (machine.seed_kubeconfig(), "firewall", world.namespace()),
+        (machine.shoot_kubeconfig(), "firewallmonitor", "firewall"),
+    ] {
+        let arguments = [
+            "--kubeconfig",
+            file.to_str().unwrap(),
+            "get",
+            resource,
+            "-n",
+            namespace,
+            &machine.firewall,
+        ];
         world.seed.kubectl_ok(&arguments).await.unwrap();
     }
 }
@@ -178,12 +236,19 @@ async fn a7_the_report_is_signed_by_the_machines_key_and_ends_the_bootstrap() {
     let monitors: Api<FirewallMonitor> = Api::namespaced(world.shoot.cluster.client().await.unwrap(), "firewall");
     let monitor = monitors.get(&machine.firewall).await.unwrap();
     let issued = certificate_of(&machine).unwrap();
-    let report = Report::open(&monitor.annotations()["firewall.metal-stack.io/seed-access-report"], &issued.key).unwrap();
+    let report = Report::open(
+        &monitor.annotations()["firewall.metal-stack.io/seed-access-report"],
+        &issued.key,
+    )
+    .unwrap();
     assert_eq!(report.certificate.unwrap().serial, issued.serial);
     // Proof of use: what was handed out is taken back.
     let gone = format!("{}-bootstrap-kubeconfig", machine.firewall);
     eventually("the bootstrap kubeconfig is gone", Duration::from_secs(10), || async {
-        ensure!(world.secrets().await?.get_opt(&gone).await?.is_none(), "Secret {gone} still stands");
+        ensure!(
+            world.secrets().await?.get_opt(&gone).await?.is_none(),
+            "Secret {gone} still stands"
+        );
         Ok(())
     })
     .await
@@ -208,7 +273,10 @@ async fn a7_a_report_that_another_key_signed_proves_nothing() {
     let forged = report.sign(&thief).unwrap();
     let record = world.record(&machine.firewall).await.unwrap();
     let patch = json!({"metadata": {"annotations": {annotation: forged}}});
-    monitors.patch(&machine.firewall, &Default::default(), &kube::api::Patch::Merge(&patch)).await.unwrap();
+    monitors
+        .patch(&machine.firewall, &Default::default(), &kube::api::Patch::Merge(&patch))
+        .await
+        .unwrap();
     eventually("the approver's refusal", Duration::from_secs(20), || async {
         ensure!(approver.log().contains("is not believed"), "nothing said yet");
         Ok(())
@@ -227,14 +295,22 @@ async fn a7_a_certificate_is_renewed_on_request_with_the_same_key_once_per_value
     world.await_reason(&machine.firewall, "Bootstrapped").await.unwrap();
     let first = certificate_of(&machine).unwrap();
 
-    world.annotate(&machine.firewall, "firewall.metal-stack.io/renew-seed-access=monday").await.unwrap();
+    world
+        .annotate(&machine.firewall, "firewall.metal-stack.io/renew-seed-access=monday")
+        .await
+        .unwrap();
     let second = renewed(&machine, &first, Duration::from_secs(30)).await.unwrap();
     assert_eq!(second.key, first.key);
     let requests = requests_for(&world, &machine.firewall).await.unwrap();
     assert_eq!(requests.len(), 2);
-    assert_eq!(requests[1].spec.username.as_deref(), Some(format!("fw.metal-stack.io:{}", machine.firewall).as_str()));
+    assert_eq!(
+        requests[1].spec.username.as_deref(),
+        Some(format!("fw.metal-stack.io:{}", machine.firewall).as_str())
+    );
     assert!(condition(&requests[1], "Approved").is_some());
-    user_of(&client_of(&machine.seed_kubeconfig()).await.unwrap()).await.unwrap();
+    user_of(&client_of(&machine.seed_kubeconfig()).await.unwrap())
+        .await
+        .unwrap();
 
     // The same value again is no new request, not even for an agent that was started anew.
     agent.kill();
@@ -270,8 +346,13 @@ async fn a7_the_shoot_token_is_refreshed_at_80_percent_of_its_life() {
     .with_context(|| machine.log())
     .unwrap();
     let after = issued.elapsed();
-    assert!(after >= life.mul_f32(0.75) && after < life, "refreshed {after:?} after its issue");
-    user_of(&client_of(&machine.shoot_kubeconfig()).await.unwrap()).await.unwrap();
+    assert!(
+        after >= life.mul_f32(0.75) && after < life,
+        "refreshed {after:?} after its issue"
+    );
+    user_of(&client_of(&machine.shoot_kubeconfig()).await.unwrap())
+        .await
+        .unwrap();
 }
 
 fn shoot_token(machine: &Machine) -> anyhow::Result<String> {
@@ -282,7 +363,15 @@ fn shoot_token(machine: &Machine) -> anyhow::Result<String> {
 async fn write_short_token(world: &World, life: Duration) -> anyhow::Result<()> {
     let shoot = world.shoot.cluster;
     let path = "jsonpath={.metadata.uid}";
-    let account = ["get", "serviceaccount", "-n", "kube-system", "firewall-controller-manager", "-o", path];
+    let account = [
+        "get",
+        "serviceaccount",
+        "-n",
+        "kube-system",
+        "firewall-controller-manager",
+        "-o",
+        path,
+    ];
     let uid = shoot.kubectl_ok(&account).await?;
     let now = Timestamp::now().as_second();
     let claims = json!({

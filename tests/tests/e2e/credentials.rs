@@ -32,11 +32,16 @@ async fn a1_the_literal_group_of_the_original_text_is_refused_and_ours_is_taken(
                 "auth-extra-groups": group,
             },
         });
-        secrets.create(&Default::default(), &serde_json::from_value(secret).unwrap()).await.unwrap();
+        secrets
+            .create(&Default::default(), &serde_json::from_value(secret).unwrap())
+            .await
+            .unwrap();
         let kubeconfig = world.seed.kubeconfig_with_token(&format!("{id}.0123456789abcdef"));
         if works {
             let client = client_from(&kubeconfig).await.unwrap();
-            let user = eventually("our group", Duration::from_secs(10), || user_of(&client)).await.unwrap();
+            let user = eventually("our group", Duration::from_secs(10), || user_of(&client))
+                .await
+                .unwrap();
             assert_eq!(user, format!("system:bootstrap:{id}"));
         } else {
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -59,11 +64,16 @@ async fn a1_a_bootstrap_token_opens_nothing_once_the_firewall_has_come_in() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a1_a_service_account_serves_as_bootstrap_credential_and_is_spent_as_well() {
     let world = World::new("shoot--a1--account").await.unwrap();
-    let _approver = world.approver_with(&["--bootstrap-credential", "service-account"]).unwrap();
+    let _approver = world
+        .approver_with(&["--bootstrap-credential", "service-account"])
+        .unwrap();
     let machine = world.machine("00001").await.unwrap();
     let kubeconfig = fs::read_to_string(machine.config().join(".bootstrap.kubeconfig")).unwrap();
     let user = user_of(&client_from(&kubeconfig).await.unwrap()).await.unwrap();
-    assert_eq!(user, format!("system:serviceaccount:firewall-bootstrap:{}", machine.firewall));
+    assert_eq!(
+        user,
+        format!("system:serviceaccount:firewall-bootstrap:{}", machine.firewall)
+    );
     let _agent = machine.start().unwrap();
     bootstrapped(&machine).await.unwrap();
     world.await_reason(&machine.firewall, "Bootstrapped").await.unwrap();
@@ -75,14 +85,21 @@ async fn d4_another_kind_of_credential_by_flag_replaces_one_that_nobody_has_used
     let world = World::new("shoot--d4--kind").await.unwrap();
     let approver = world.approver_with(&["--bootstrap-credential", "token"]).unwrap();
     let firewall = world.shoot.create_firewall("00001").await.unwrap();
-    let before = bootstrap_kubeconfig(world.seed, world.namespace(), &firewall).await.unwrap();
+    let before = bootstrap_kubeconfig(world.seed, world.namespace(), &firewall)
+        .await
+        .unwrap();
     approver.stop().await.unwrap();
-    let _approver = world.approver_with(&["--bootstrap-credential", "service-account"]).unwrap();
+    let _approver = world
+        .approver_with(&["--bootstrap-credential", "service-account"])
+        .unwrap();
     eventually("a credential of the other kind", Duration::from_secs(20), || async {
         let now = bootstrap_kubeconfig(world.seed, world.namespace(), &firewall).await?;
         anyhow::ensure!(token_of(&now)? != token_of(&before)?, "still the token");
         let user = user_of(&client_from(&now).await?).await?;
-        anyhow::ensure!(user == format!("system:serviceaccount:firewall-bootstrap:{firewall}"), "{user}");
+        anyhow::ensure!(
+            user == format!("system:serviceaccount:firewall-bootstrap:{firewall}"),
+            "{user}"
+        );
         Ok(())
     })
     .await
@@ -96,7 +113,10 @@ async fn d4_another_kind_of_credential_by_flag_replaces_one_that_nobody_has_used
 #[tokio::test(flavor = "multi_thread")]
 async fn a1_auto_takes_a_service_account_where_a_token_opens_more_or_is_not_taken() {
     for (name, tokens) in [("gardener", true), ("tokenless", false)] {
-        let options = ClusterOptions { bootstrap_tokens: tokens, ..ClusterOptions::new(name) };
+        let options = ClusterOptions {
+            bootstrap_tokens: tokens,
+            ..ClusterOptions::new(name)
+        };
         let seed = Cluster::start(options).await.unwrap();
         install_crds(&seed, &seed).await.unwrap();
         install_seed(&seed).await.unwrap();
@@ -113,7 +133,9 @@ async fn a1_auto_takes_a_service_account_where_a_token_opens_more_or_is_not_take
                 "metadata": {"name": "system:certificates.k8s.io:certificatesigningrequests:nodeclient"},
                 "rules": [{"apiGroups": ["certificates.k8s.io"], "resources": ["certificatesigningrequests/nodeclient"], "verbs": ["create"]}],
             });
-            seed.kubectl_apply_text(&format!("{role}\n---\n{binding}")).await.unwrap();
+            seed.kubectl_apply_text(&format!("{role}\n---\n{binding}"))
+                .await
+                .unwrap();
         }
         let shoot = Shoot::create(&seed, &seed, "shoot--a1--auto").await.unwrap();
         shoot.write_approver_access().await.unwrap();
@@ -123,7 +145,12 @@ async fn a1_auto_takes_a_service_account_where_a_token_opens_more_or_is_not_take
         let machine = Machine::install(&seed, &shoot.namespace, &firewall).await.unwrap();
         let kubeconfig = fs::read_to_string(machine.config().join(".bootstrap.kubeconfig")).unwrap();
         let user = user_of(&client_from(&kubeconfig).await.unwrap()).await.unwrap();
-        assert_eq!(user, format!("system:serviceaccount:firewall-bootstrap:{firewall}"), "{name}: {}", home.log());
+        assert_eq!(
+            user,
+            format!("system:serviceaccount:firewall-bootstrap:{firewall}"),
+            "{name}: {}",
+            home.log()
+        );
         let _agent = machine.start().unwrap();
         bootstrapped(&machine).await.unwrap();
         if !tokens {

@@ -30,17 +30,27 @@ async fn the_agent_names_what_is_wrong_with_its_bootstrap_kubeconfig() {
     let world = World::new("shoot--in--agent").await.unwrap();
     let _approver = world.approver().unwrap();
     let firewall = world.shoot.create_firewall("00001").await.unwrap();
-    let good = bootstrap_kubeconfig(world.seed, world.namespace(), &firewall).await.unwrap();
+    let good = bootstrap_kubeconfig(world.seed, world.namespace(), &firewall)
+        .await
+        .unwrap();
     let secret = crate::support::token_of(&good).unwrap();
     let file = ".bootstrap.kubeconfig";
     let cases: &[(&str, String, &[&str])] = &[
         ("unreadable", "{{{".into(), &[file]),
         ("empty", String::new(), &[file]),
-        ("no CA", without(&good, "certificate-authority-data"), &[file, "certificate-authority-data"]),
+        (
+            "no CA",
+            without(&good, "certificate-authority-data"),
+            &[file, "certificate-authority-data"],
+        ),
         ("no credential", without(&good, "token:"), &[file, "token"]),
         ("no server", without(&good, "server:"), &[file, "server"]),
         ("no extension", without_extensions(&good), &[file, "extension"]),
-        ("exec", good.replace("token:", "exec: {command: touch}\n    token:"), &[file, "exec"]),
+        (
+            "exec",
+            good.replace("token:", "exec: {command: touch}\n    token:"),
+            &[file, "exec"],
+        ),
         ("http", good.replace("https://", "http://"), &[file, "server"]),
     ];
     for (what, text, words) in cases {
@@ -71,7 +81,11 @@ async fn the_agent_names_what_is_wrong_with_its_bootstrap_kubeconfig() {
 }
 
 fn without(kubeconfig: &str, word: &str) -> String {
-    kubeconfig.lines().filter(|line| !line.contains(word)).map(|line| format!("{line}\n")).collect()
+    kubeconfig
+        .lines()
+        .filter(|line| !line.contains(word))
+        .map(|line| format!("{line}\n"))
+        .collect()
 }
 
 fn without_extensions(kubeconfig: &str) -> String {
@@ -86,33 +100,82 @@ async fn the_approver_names_the_file_namespace_or_permission_that_is_missing() {
     let home = ApproverHome::new(seed).await.unwrap();
     let kubeconfig = home.kubeconfig();
     let kubeconfig = kubeconfig.to_str().unwrap();
-    refuses(home.start_with(&["run", "--kubeconfig", "/nowhere/kubeconfig"]).unwrap(), &["/nowhere/kubeconfig"]).await;
+    refuses(
+        home.start_with(&["run", "--kubeconfig", "/nowhere/kubeconfig"])
+            .unwrap(),
+        &["/nowhere/kubeconfig"],
+    )
+    .await;
     refuses(home.start_with(&["run"]).unwrap(), &["--kubeconfig"]).await;
-    refuses(home.start(&["--namespace", "no-such-namespace"]).unwrap(), &["no-such-namespace", "does not exist"]).await;
-    refuses(home.start_with(&["run", "--kubeconfig", kubeconfig]).unwrap(), &["--seed-server"]).await;
+    refuses(
+        home.start(&["--namespace", "no-such-namespace"]).unwrap(),
+        &["no-such-namespace", "does not exist"],
+    )
+    .await;
+    refuses(
+        home.start_with(&["run", "--kubeconfig", kubeconfig]).unwrap(),
+        &["--seed-server"],
+    )
+    .await;
     let server = seed.server_url();
     let ca = home.kubeconfig().with_file_name("ca.pem");
     let ca_name = ca.to_str().unwrap();
-    let with_ca = ["run", "--kubeconfig", kubeconfig, "--seed-server", &server, "--seed-ca", ca_name];
+    let with_ca = [
+        "run",
+        "--kubeconfig",
+        kubeconfig,
+        "--seed-server",
+        &server,
+        "--seed-ca",
+        ca_name,
+    ];
     refuses(home.start_with(&with_ca).unwrap(), &[ca_name]).await;
     fs::write(&ca, "garbage").unwrap();
     refuses(home.start_with(&with_ca).unwrap(), &["CA"]).await;
     // A CA that did not issue that server's certificate: handed out, it would cut every firewall off.
     fs::write(&ca, seed.client_ca_pem()).unwrap();
-    refuses(home.start_with(&with_ca).unwrap(), &["would not reach", "not the one that our CA vouches for"]).await;
+    refuses(
+        home.start_with(&with_ca).unwrap(),
+        &["would not reach", "not the one that our CA vouches for"],
+    )
+    .await;
     let http = server.replace("https", "http");
-    refuses(home.start_with(&["run", "--kubeconfig", kubeconfig, "--seed-server", &http]).unwrap(), &["https"]).await;
+    refuses(
+        home.start_with(&["run", "--kubeconfig", kubeconfig, "--seed-server", &http])
+            .unwrap(),
+        &["https"],
+    )
+    .await;
     // An identity without the rights of the manifests.
     let nobody = home.kubeconfig().with_file_name("nobody");
     fs::write(&nobody, seed.kubeconfig_for("somebody", &[]).unwrap()).unwrap();
-    let nobody = ["run", "--kubeconfig", nobody.to_str().unwrap(), "--seed-server", &server];
-    refuses(home.start_with(&nobody).unwrap(), &["lacks permissions", "approve signers", "manifests/seed"]).await;
+    let nobody = [
+        "run",
+        "--kubeconfig",
+        nobody.to_str().unwrap(),
+        "--seed-server",
+        &server,
+    ];
+    refuses(
+        home.start_with(&nobody).unwrap(),
+        &["lacks permissions", "approve signers", "manifests/seed"],
+    )
+    .await;
     // A kubeconfig whose CA is missing would make the client trust every public CA.
     let careless = home.kubeconfig().with_file_name("careless");
     let mut text: Value = serde_json::from_str(&seed.kubeconfig_for("somebody", &[]).unwrap()).unwrap();
-    text["clusters"][0]["cluster"].as_object_mut().unwrap().remove("certificate-authority-data");
+    text["clusters"][0]["cluster"]
+        .as_object_mut()
+        .unwrap()
+        .remove("certificate-authority-data");
     fs::write(&careless, text.to_string()).unwrap();
-    let careless = ["run", "--kubeconfig", careless.to_str().unwrap(), "--seed-server", &server];
+    let careless = [
+        "run",
+        "--kubeconfig",
+        careless.to_str().unwrap(),
+        "--seed-server",
+        &server,
+    ];
     refuses(home.start_with(&careless).unwrap(), &["certificate-authority"]).await;
 }
 
@@ -151,7 +214,10 @@ async fn a5_a_shoot_kubeconfig_that_runs_or_reads_or_leads_elsewhere_is_refused_
         ("tokenFile", user(token_file)),
         (elsewhere.as_str(), cluster("server", json!(elsewhere))),
         ("proxy-url", cluster("proxy-url", json!(elsewhere))),
-        ("insecure-skip-tls-verify", cluster("insecure-skip-tls-verify", json!(true))),
+        (
+            "insecure-skip-tls-verify",
+            cluster("insecure-skip-tls-verify", json!(true)),
+        ),
     ];
     world.shoot.write_generic_kubeconfig(&cases[0].1).await.unwrap();
     let _agent = machine.start().unwrap();
@@ -160,13 +226,19 @@ async fn a5_a_shoot_kubeconfig_that_runs_or_reads_or_leads_elsewhere_is_refused_
         eventually(&format!("{word} refused by name"), Duration::from_secs(40), || async {
             let status = machine.command("status", &[])?;
             let text = String::from_utf8_lossy(&status.stdout).into_owned() + &machine.log();
-            ensure!(text.contains(word) && text.contains("generic-token-kubeconfig"), "not yet");
+            ensure!(
+                text.contains(word) && text.contains("generic-token-kubeconfig"),
+                "not yet"
+            );
             Ok(())
         })
         .await
         .with_context(|| machine.log())
         .unwrap();
-        assert!(!machine.shoot_kubeconfig().exists(), "{word}: a shoot kubeconfig was written");
+        assert!(
+            !machine.shoot_kubeconfig().exists(),
+            "{word}: a shoot kubeconfig was written"
+        );
     }
     assert!(!witness.exists(), "the command was run");
     assert_eq!(arrived.load(Ordering::SeqCst), 0, "something was sent elsewhere");
@@ -185,16 +257,29 @@ async fn a5_a_shoot_kubeconfig_that_runs_or_reads_or_leads_elsewhere_is_refused_
 #[tokio::test(flavor = "multi_thread")]
 async fn a5_a_missing_shoot_access_secret_names_what_to_deploy() {
     let world = World::new("shoot--in--missing").await.unwrap();
-    world.secrets().await.unwrap().delete("shoot-access-firewall-approver", &Default::default()).await.unwrap();
+    world
+        .secrets()
+        .await
+        .unwrap()
+        .delete("shoot-access-firewall-approver", &Default::default())
+        .await
+        .unwrap();
     let _approver = world.approver().unwrap();
     let firewall = world.shoot.create_firewall("00001").await.unwrap();
     let state = world.await_reason(&firewall, "ShootAccessMissing").await.unwrap();
     let message = state["message"].as_str().unwrap();
-    for word in ["shoot-access-firewall-approver", "is missing", "deploy", "manifests/shoot"] {
+    for word in [
+        "shoot-access-firewall-approver",
+        "is missing",
+        "deploy",
+        "manifests/shoot",
+    ] {
         assert!(message.contains(word), "{word} is not in {message}");
     }
     // The seed's part stands all the same, and the rest follows when the Secret comes.
-    let machine = Machine::install(world.seed, world.namespace(), &firewall).await.unwrap();
+    let machine = Machine::install(world.seed, world.namespace(), &firewall)
+        .await
+        .unwrap();
     let _agent = machine.start().unwrap();
     bootstrapped(&machine).await.unwrap();
     world.shoot.write_approver_access().await.unwrap();
@@ -221,7 +306,11 @@ async fn a5_a_firewall_that_names_other_secrets_gets_no_right_to_read_them() {
     world.shoot.write_status(&firewall, &access).await.unwrap();
     let state = world.await_reason(&firewall, "ShootAccessRefused").await.unwrap();
     assert!(state["message"].as_str().unwrap().contains("\"ca\""), "{state}");
-    let role = world.seed.kubectl_ok(&["get", "role", "-n", world.namespace(), &firewall, "-o", "json"]).await.unwrap();
+    let role = world
+        .seed
+        .kubectl_ok(&["get", "role", "-n", world.namespace(), &firewall, "-o", "json"])
+        .await
+        .unwrap();
     assert!(!role.contains("\"ca\""), "{role}");
 }
 
@@ -240,13 +329,35 @@ async fn a_firewall_that_cannot_be_read_stops_no_other() {
          "value": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
     ]);
     let crd = "crd/firewalls.firewall.metal-stack.io";
-    seed.kubectl_ok(&["patch", crd, "--type=json", "-p", &loosened.to_string()]).await.unwrap();
+    seed.kubectl_ok(&["patch", crd, "--type=json", "-p", &loosened.to_string()])
+        .await
+        .unwrap();
     let odd = shoot.create_firewall("0dd00").await.unwrap();
     eventually("an unreadable Firewall", Duration::from_secs(20), || async {
         let patch = json!({"status": {"shootAccess": ["not", "an", "object"]}}).to_string();
-        let args = ["patch", "firewall", "-n", &shoot.namespace, &odd, "--subresource=status", "--type=merge", "-p", &patch];
+        let args = [
+            "patch",
+            "firewall",
+            "-n",
+            &shoot.namespace,
+            &odd,
+            "--subresource=status",
+            "--type=merge",
+            "-p",
+            &patch,
+        ];
         seed.kubectl_ok(&args).await?;
-        let stored = seed.kubectl_ok(&["get", "firewall", "-n", &shoot.namespace, &odd, "-o", "jsonpath={.status.shootAccess}"]).await?;
+        let stored = seed
+            .kubectl_ok(&[
+                "get",
+                "firewall",
+                "-n",
+                &shoot.namespace,
+                &odd,
+                "-o",
+                "jsonpath={.status.shootAccess}",
+            ])
+            .await?;
         ensure!(stored.contains("not"), "{stored}");
         Ok(())
     })
@@ -258,12 +369,21 @@ async fn a_firewall_that_cannot_be_read_stops_no_other() {
     let machine = Machine::install(&seed, &shoot.namespace, &firewall).await.unwrap();
     let _agent = machine.start().unwrap();
     bootstrapped(&machine).await.unwrap();
-    assert!(approver.log().contains(&odd) && approver.log().contains("cannot be read"), "{}", approver.log());
+    assert!(
+        approver.log().contains(&odd) && approver.log().contains("cannot be read"),
+        "{}",
+        approver.log()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn p18_a_seed_that_signs_nothing_is_named_on_both_sides() {
-    let seed = Cluster::start(ClusterOptions { signer: false, ..ClusterOptions::new("unsigned") }).await.unwrap();
+    let seed = Cluster::start(ClusterOptions {
+        signer: false,
+        ..ClusterOptions::new("unsigned")
+    })
+    .await
+    .unwrap();
     install_crds(&seed, &seed).await.unwrap();
     install_seed(&seed).await.unwrap();
     install_shoot(&seed).await.unwrap();
@@ -275,7 +395,10 @@ async fn p18_a_seed_that_signs_nothing_is_named_on_both_sides() {
     let machine = Machine::install(&seed, &shoot.namespace, &firewall).await.unwrap();
     let _agent = machine.start().unwrap();
     eventually("the missing signer named", Duration::from_secs(60), || async {
-        ensure!(approver.log().contains("ApprovedNotIssued") && approver.log().contains("csrsigning"), "the approver is silent");
+        ensure!(
+            approver.log().contains("ApprovedNotIssued") && approver.log().contains("csrsigning"),
+            "the approver is silent"
+        );
         let status = machine.command("status", &[])?;
         let text = String::from_utf8_lossy(&status.stdout).into_owned();
         ensure!(text.contains("sign"), "the agent says {text}");

@@ -3,14 +3,18 @@
 //!
 //! - `bootstrap`: a machine with nothing but a bootstrap kubeconfig comes to work, and goes on (A1-A7)
 //! - `credentials`: both kinds of bootstrap credential, their choice and their end
+//! - `offers`: what the seed tells of itself, tried before it is believed
 //! - `requests`: what becomes of requests that are not as they should be
 //! - `restarts`: programs that die at any moment
 //! - `rights`: what the issued certificate may do, and nothing else
 //! - `input`: what people and other programs get wrong
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a fault in a test is a failed test")]
+
 mod bootstrap;
 mod credentials;
 mod input;
+mod offers;
 mod requests;
 mod restarts;
 mod rights;

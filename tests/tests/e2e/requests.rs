@@ -30,7 +30,11 @@ const SIGNER: &str = "kubernetes.io/kube-apiserver-client";
 
 async fn create(client: &Client, csr: &CertificateSigningRequest) -> anyhow::Result<()> {
     let requests: Api<CertificateSigningRequest> = Api::all(client.clone());
-    requests.create(&PostParams::default(), csr).await.map(|_| ()).context("create a request")
+    requests
+        .create(&PostParams::default(), csr)
+        .await
+        .map(|_| ())
+        .context("create a request")
 }
 
 async fn get(world: &World, name: &str) -> anyhow::Result<CertificateSigningRequest> {
@@ -60,13 +64,19 @@ async fn denied(world: &World, name: &str) -> anyhow::Result<String> {
 async fn stays_open(world: &World, name: &str) -> anyhow::Result<()> {
     tokio::time::sleep(Duration::from_secs(3)).await;
     let csr = get(world, name).await?;
-    ensure!(csr.status.as_ref().is_none_or(|status| status.conditions.is_none()), "it was decided: {:?}", csr.status);
+    ensure!(
+        csr.status.as_ref().is_none_or(|status| status.conditions.is_none()),
+        "it was decided: {:?}",
+        csr.status
+    );
     Ok(())
 }
 
 async fn approved(world: &World, name: &str) -> anyhow::Result<()> {
     eventually(&format!("request {name} approved"), Duration::from_secs(20), || async {
-        condition(&get(world, name).await?, "Approved").context("not approved yet").map(|_| ())
+        condition(&get(world, name).await?, "Approved")
+            .context("not approved yet")
+            .map(|_| ())
     })
     .await
     .with_context(|| world.home.log())
@@ -96,7 +106,10 @@ async fn a2_a_request_that_was_made_while_the_approver_was_down_is_decided_when_
 async fn a2_a_planted_request_does_not_stop_the_agent() {
     let world = World::new("shoot--r--plant").await.unwrap();
     let approver = world.approver().unwrap();
-    let (planted, refused) = (world.machine("00001").await.unwrap(), world.machine("00002").await.unwrap());
+    let (planted, refused) = (
+        world.machine("00001").await.unwrap(),
+        world.machine("00002").await.unwrap(),
+    );
     approver.kill();
     for (machine, deny) in [(&planted, false), (&refused, true)] {
         let agent = machine.start().unwrap();
@@ -113,11 +126,18 @@ async fn a2_a_planted_request_does_not_stop_the_agent() {
         let text = String::from_utf8(request.spec.request.0.clone()).unwrap();
         if deny {
             // Its own bytes, made and denied by somebody else.
-            create(&world.admin().await.unwrap(), &csr(&name, &text, SIGNER)).await.unwrap();
+            create(&world.admin().await.unwrap(), &csr(&name, &text, SIGNER))
+                .await
+                .unwrap();
             world.seed.kubectl_ok(&["certificate", "deny", &name]).await.unwrap();
         } else {
-            let other = contract::csr::write(&FirewallName::parse(&machine.firewall).unwrap(), &PrivateKey::generate().unwrap());
-            create(&world.admin().await.unwrap(), &csr(&name, &other.unwrap(), SIGNER)).await.unwrap();
+            let other = contract::csr::write(
+                &FirewallName::parse(&machine.firewall).unwrap(),
+                &PrivateKey::generate().unwrap(),
+            );
+            create(&world.admin().await.unwrap(), &csr(&name, &other.unwrap(), SIGNER))
+                .await
+                .unwrap();
         }
     }
     let _approver = world.approver().unwrap();
@@ -126,7 +146,9 @@ async fn a2_a_planted_request_does_not_stop_the_agent() {
         let _agent = machine.start().unwrap();
         bootstrapped(machine).await.unwrap();
         assert_eq!(std::fs::read(machine.state().join("key.pem")).unwrap(), key);
-        user_of(&client_of(&machine.seed_kubeconfig()).await.unwrap()).await.unwrap();
+        user_of(&client_of(&machine.seed_kubeconfig()).await.unwrap())
+            .await
+            .unwrap();
     }
 }
 
@@ -136,8 +158,12 @@ async fn a3_a_credential_gets_no_other_firewalls_certificate_and_nothing_but_a_f
     let _approver = world.approver().unwrap();
     let firewall = world.shoot.create_firewall("00001").await.unwrap();
     let other = world.shoot.create_firewall("00002").await.unwrap();
-    let kubeconfig = bootstrap_kubeconfig(world.seed, world.namespace(), &firewall).await.unwrap();
-    bootstrap_kubeconfig(world.seed, world.namespace(), &other).await.unwrap();
+    let kubeconfig = bootstrap_kubeconfig(world.seed, world.namespace(), &firewall)
+        .await
+        .unwrap();
+    bootstrap_kubeconfig(world.seed, world.namespace(), &other)
+        .await
+        .unwrap();
     let thief = client_from(&kubeconfig).await.unwrap();
 
     let (_, name) = ask(&thief, &other).await.unwrap();
@@ -147,7 +173,12 @@ async fn a3_a_credential_gets_no_other_firewalls_certificate_and_nothing_but_a_f
     let mut tried = 0;
     for file in std::fs::read_dir(corpus).unwrap() {
         let path = file.unwrap().path();
-        let stem = path.file_stem().unwrap().to_string_lossy().replace('_', "-").to_lowercase();
+        let stem = path
+            .file_stem()
+            .unwrap()
+            .to_string_lossy()
+            .replace('_', "-")
+            .to_lowercase();
         if stem.starts_with("good") {
             continue;
         }
@@ -167,23 +198,46 @@ async fn a3_requests_of_others_and_for_others_are_left_alone() {
     let world = World::new("shoot--r--ignore").await.unwrap();
     let approver = world.approver().unwrap();
     let firewall = world.shoot.create_firewall("00001").await.unwrap();
-    let kubeconfig = bootstrap_kubeconfig(world.seed, world.namespace(), &firewall).await.unwrap();
+    let kubeconfig = bootstrap_kubeconfig(world.seed, world.namespace(), &firewall)
+        .await
+        .unwrap();
     let ours = client_from(&kubeconfig).await.unwrap();
     // Somebody else's identity that claims a firewall's name.
     let (_, foreign) = ask(&world.admin().await.unwrap(), &firewall).await.unwrap();
     // One of ours, for a signer that gives node certificates.
-    let pem = contract::csr::write(&FirewallName::parse(&firewall).unwrap(), &PrivateKey::generate().unwrap()).unwrap();
-    create(&ours, &csr("for-another-signer", &pem, "kubernetes.io/kube-apiserver-client-kubelet")).await.unwrap();
+    let pem = contract::csr::write(
+        &FirewallName::parse(&firewall).unwrap(),
+        &PrivateKey::generate().unwrap(),
+    )
+    .unwrap();
+    create(
+        &ours,
+        &csr(
+            "for-another-signer",
+            &pem,
+            "kubernetes.io/kube-apiserver-client-kubelet",
+        ),
+    )
+    .await
+    .unwrap();
     stays_open(&world, &foreign).await.unwrap();
     stays_open(&world, "for-another-signer").await.unwrap();
+    // It does not stand in the way of the right one that comes after it.
+    let (_, right) = ask(&ours, &firewall).await.unwrap();
+    approved(&world, &right).await.unwrap();
     assert!(approver.log().contains("ForeignRequester"), "{}", approver.log());
     // People see it with kubectl.
     eventually("an event", Duration::from_secs(10), || async {
-        let events = world.seed.kubectl_ok(&["get", "events.events.k8s.io", "-A", "-o", "json"]).await?;
+        let events = world
+            .seed
+            .kubectl_ok(&["get", "events.events.k8s.io", "-A", "-o", "json"])
+            .await?;
         let events: Value = serde_json::from_str(&events)?;
-        let found = events["items"].as_array().context("no list")?.iter().any(|event| {
-            event["reason"] == "ForeignRequester" && event["regarding"]["name"] == foreign.as_str()
-        });
+        let found = events["items"]
+            .as_array()
+            .context("no list")?
+            .iter()
+            .any(|event| event["reason"] == "ForeignRequester" && event["regarding"]["name"] == foreign.as_str());
         ensure!(found, "none with reason ForeignRequester");
         Ok(())
     })
@@ -196,7 +250,9 @@ async fn a3_two_keys_on_one_credential_pin_neither_until_an_operator_accepts_one
     let world = World::new("shoot--r--twokeys").await.unwrap();
     let _approver = world.approver().unwrap();
     let firewall = world.shoot.create_firewall("00001").await.unwrap();
-    let kubeconfig = bootstrap_kubeconfig(world.seed, world.namespace(), &firewall).await.unwrap();
+    let kubeconfig = bootstrap_kubeconfig(world.seed, world.namespace(), &firewall)
+        .await
+        .unwrap();
     let client = client_from(&kubeconfig).await.unwrap();
     // A sibling that read the userdata comes first.
     let (_, first) = ask(&client, &firewall).await.unwrap();
@@ -223,14 +279,28 @@ async fn a3_two_keys_on_one_credential_pin_neither_until_an_operator_accepts_one
     let status = machine.command("status", &["--output", "json"]).unwrap();
     let status: Value = serde_json::from_slice(&status.stdout).unwrap();
     let thumbprint = find(&status, "key").unwrap();
-    assert!(state["message"].as_str().unwrap().contains(&thumbprint), "{state} {thumbprint}");
+    assert!(
+        state["message"].as_str().unwrap().contains(&thumbprint),
+        "{state} {thumbprint}"
+    );
     let uid = world.firewall_uid(&firewall).await.unwrap();
-    world.annotate(&firewall, &format!("firewall.metal-stack.io/accept-key={thumbprint}@{uid}")).await.unwrap();
+    world
+        .annotate(
+            &firewall,
+            &format!("firewall.metal-stack.io/accept-key={thumbprint}@{uid}"),
+        )
+        .await
+        .unwrap();
     bootstrapped(&machine).await.unwrap();
     world.await_reason(&firewall, "Bootstrapped").await.unwrap();
-    assert_eq!(certificate_of(&machine).unwrap().key.thumbprint().to_string(), thumbprint);
+    assert_eq!(
+        certificate_of(&machine).unwrap().key.thumbprint().to_string(),
+        thumbprint
+    );
     // The other key stays out.
-    let (_, again) = ask(&client, &firewall).await.map_or((None, None), |(key, name)| (Some(key), Some(name)));
+    let (_, again) = ask(&client, &firewall)
+        .await
+        .map_or((None, None), |(key, name)| (Some(key), Some(name)));
     if let Some(again) = again {
         assert_eq!(denied(&world, &again).await.unwrap(), "OtherKey");
     }
@@ -245,13 +315,18 @@ async fn a3_an_accepted_key_of_another_firewall_object_counts_for_nothing() {
     let world = World::new("shoot--r--accept").await.unwrap();
     let _approver = world.approver().unwrap();
     let firewall = world.shoot.create_firewall("00001").await.unwrap();
-    bootstrap_kubeconfig(world.seed, world.namespace(), &firewall).await.unwrap();
+    bootstrap_kubeconfig(world.seed, world.namespace(), &firewall)
+        .await
+        .unwrap();
     let thumbprint = PrivateKey::generate().unwrap().public().thumbprint();
     let value = format!("firewall.metal-stack.io/accept-key={thumbprint}@00000000-0000-0000-0000-000000000000");
     world.annotate(&firewall, &value).await.unwrap();
     tokio::time::sleep(Duration::from_secs(2)).await;
     let record = world.record(&firewall).await.unwrap();
-    assert!(record["keys"].get("pin").is_none() && record["keys"].get("accepted").is_none(), "{record}");
+    assert!(
+        record["keys"].get("pin").is_none() && record["keys"].get("accepted").is_none(),
+        "{record}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -264,19 +339,29 @@ async fn a10_a_reinstalled_machine_comes_in_again_with_the_same_userdata_when_th
     let old = certificate_of(&machine).unwrap();
     agent.kill();
     let userdata = std::fs::read_to_string(machine.config().join(".bootstrap.kubeconfig")).unwrap();
-    crate::support::is_refused(&userdata, Duration::from_secs(15)).await.unwrap();
+    crate::support::is_refused(&userdata, Duration::from_secs(15))
+        .await
+        .unwrap();
 
     machine.reinstall().unwrap();
     let _agent = machine.start().unwrap();
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert!(!machine.seed_kubeconfig().exists(), "a spent token let a new key in");
     let uid = world.firewall_uid(&machine.firewall).await.unwrap();
-    world.annotate(&machine.firewall, &format!("firewall.metal-stack.io/rebootstrap={uid}/first")).await.unwrap();
+    world
+        .annotate(
+            &machine.firewall,
+            &format!("firewall.metal-stack.io/rebootstrap={uid}/first"),
+        )
+        .await
+        .unwrap();
     bootstrapped(&machine).await.unwrap();
     let new = certificate_of(&machine).unwrap();
     assert_ne!(new.key, old.key);
     // And is closed again behind it: another new key is one too many.
-    crate::support::is_refused(&userdata, Duration::from_secs(20)).await.unwrap();
+    crate::support::is_refused(&userdata, Duration::from_secs(20))
+        .await
+        .unwrap();
     let record = world.record(&machine.firewall).await.unwrap();
     assert_eq!(record["keys"]["pin"]["thumbprint"], new.key.thumbprint().to_string());
 }
@@ -288,15 +373,25 @@ async fn p33_of_two_firewalls_of_one_name_the_first_keeps_it_and_the_other_gets_
     let namespaces = ["--namespace", world.namespace(), "--namespace", other.namespace()];
     let _approver = world.home.start(&namespaces).unwrap();
     let firewall = world.shoot.create_firewall("00001").await.unwrap();
-    bootstrap_kubeconfig(world.seed, world.namespace(), &firewall).await.unwrap();
+    bootstrap_kubeconfig(world.seed, world.namespace(), &firewall)
+        .await
+        .unwrap();
     other.shoot.create_firewall_object(&firewall).await.unwrap();
     other.await_reason(&firewall, "NameTaken").await.unwrap();
     let bindings: Api<k8s_openapi::api::rbac::v1::RoleBinding> =
         Api::namespaced(world.admin().await.unwrap(), other.namespace());
     assert!(bindings.get_opt(&firewall).await.unwrap().is_none());
-    assert!(other.secrets().await.unwrap().list(&Default::default()).await.unwrap().iter().all(|secret| {
-        secret.name_any() != format!("{firewall}-bootstrap-kubeconfig")
-    }));
+    assert!(
+        other
+            .secrets()
+            .await
+            .unwrap()
+            .list(&Default::default())
+            .await
+            .unwrap()
+            .iter()
+            .all(|secret| { secret.name_any() != format!("{firewall}-bootstrap-kubeconfig") })
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -304,14 +399,23 @@ async fn dry_run_explains_and_changes_nothing() {
     let world = World::new("shoot--r--dry").await.unwrap();
     let approver = world.approver().unwrap();
     let firewall = world.shoot.create_firewall("00001").await.unwrap();
-    let kubeconfig = bootstrap_kubeconfig(world.seed, world.namespace(), &firewall).await.unwrap();
+    let kubeconfig = bootstrap_kubeconfig(world.seed, world.namespace(), &firewall)
+        .await
+        .unwrap();
     approver.stop().await.unwrap();
     let dry = world.approver_with(&["--dry-run"]).unwrap();
     let record = world.record(&firewall).await.unwrap();
     let (_, name) = ask(&client_from(&kubeconfig).await.unwrap(), &firewall).await.unwrap();
     eventually("an explained decision", Duration::from_secs(10), || async {
-        let line = dry.log().lines().find(|line| line.contains(&name) && line.contains("approved")).map(str::to_owned);
-        ensure!(line.context("nothing said")?.contains("\"dry_run\":true"), "not as a dry run");
+        let line = dry
+            .log()
+            .lines()
+            .find(|line| line.contains(&name) && line.contains("approved"))
+            .map(str::to_owned);
+        ensure!(
+            line.context("nothing said")?.contains("\"dry_run\":true"),
+            "not as a dry run"
+        );
         Ok(())
     })
     .await

@@ -22,13 +22,27 @@ async fn minted(world: &World) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
     let mut minted = BTreeMap::new();
     for secret in Api::<Secret>::all(admin).list(&ours).await? {
         let (namespace, name) = (secret.namespace().unwrap_or_default(), secret.name_any());
-        let belongs = secret.labels().get("firewall.metal-stack.io/firewall").is_none_or(|f| f.starts_with(world.namespace()));
-        if !belongs || (namespace != world.namespace() && !["kube-system", "firewall-approver"].contains(&namespace.as_str())) {
+        let belongs = secret
+            .labels()
+            .get("firewall.metal-stack.io/firewall")
+            .is_none_or(|f| f.starts_with(world.namespace()));
+        if !belongs
+            || (namespace != world.namespace() && !["kube-system", "firewall-approver"].contains(&namespace.as_str()))
+        {
             continue;
         }
         for (key, value) in secret.data.unwrap_or_default() {
             // Records and dates go on; keys, tokens and ids do not change.
-            if ["handover-key", "key", "token-id", "token-secret", "lifeline", "kubeconfig"].contains(&key.as_str()) {
+            if [
+                "handover-key",
+                "key",
+                "token-id",
+                "token-secret",
+                "lifeline",
+                "kubeconfig",
+            ]
+            .contains(&key.as_str())
+            {
                 minted.insert(format!("{namespace}/{name}/{key}"), value.0);
             }
         }
@@ -65,10 +79,17 @@ async fn d1_an_approver_that_is_killed_at_any_step_mints_nothing_again() {
                 break;
             }
         }
-        assert!(kills >= 3, "the approver came to its end in {kills} starts: nothing was interrupted");
+        assert!(
+            kills >= 3,
+            "the approver came to its end in {kills} starts: nothing was interrupted"
+        );
         let bootstrap = format!("{}/{firewall}-bootstrap-kubeconfig/kubeconfig", world.namespace());
         assert!(seen.contains_key(&bootstrap), "{:?}", seen.keys());
-        assert!(seen.contains_key(&format!("{}/{firewall}-agent/lifeline", world.namespace())), "{:?}", seen.keys());
+        assert!(
+            seen.contains_key(&format!("{}/{firewall}-agent/lifeline", world.namespace())),
+            "{:?}",
+            seen.keys()
+        );
     }
 }
 
@@ -105,7 +126,10 @@ fn files(machine: &Machine) -> BTreeMap<String, (u64, Option<SystemTime>)> {
             match fs::symlink_metadata(&path) {
                 Ok(meta) if meta.is_dir() => walk(&path, found),
                 // What is still being written, what a start takes for itself and what only tells of it.
-                Ok(_) if [".firewall-agent-", "lock", "status.json", "writable"].iter().any(|p| entry.file_name().to_string_lossy().starts_with(p)) => {}
+                Ok(_)
+                    if [".firewall-agent-", "lock", "status.json", "writable"]
+                        .iter()
+                        .any(|p| entry.file_name().to_string_lossy().starts_with(p)) => {}
                 Ok(meta) => {
                     use std::os::unix::fs::MetadataExt;
                     found.insert(path.display().to_string(), (meta.ino(), meta.modified().ok()));
@@ -165,7 +189,12 @@ async fn d1_an_agent_that_is_killed_after_each_of_its_writes_goes_on_with_the_sa
     world.await_reason(&machine.firewall, "Bootstrapped").await.unwrap();
     assert_eq!(fs::read(&key_file).unwrap(), key.unwrap());
     let requests = requests_for(&world, &machine.firewall).await.unwrap();
-    assert_eq!(requests.len(), 1, "the same request all along: {:?}", requests.iter().map(ResourceExt::name_any).collect::<Vec<_>>());
+    assert_eq!(
+        requests.len(),
+        1,
+        "the same request all along: {:?}",
+        requests.iter().map(ResourceExt::name_any).collect::<Vec<_>>()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -173,7 +202,13 @@ async fn d2_work_on_one_shoot_goes_on_while_another_is_broken() {
     let world = World::new("shoot--d2--good").await.unwrap();
     let broken = World::new("shoot--d2--broken").await.unwrap();
     // The other shoot's Secret leads nowhere.
-    let nowhere = world.shoot.cluster.server_url().rsplit_once(':').map(|(host, _)| format!("{host}:1")).unwrap();
+    let nowhere = world
+        .shoot
+        .cluster
+        .server_url()
+        .rsplit_once(':')
+        .map(|(host, _)| format!("{host}:1"))
+        .unwrap();
     broken.shoot.write_approver_access_to(&nowhere).await.unwrap();
     let namespaces = ["--namespace", world.namespace(), "--namespace", broken.namespace()];
     let _approver = world.home.start(&namespaces).unwrap();
@@ -190,6 +225,36 @@ async fn d2_work_on_one_shoot_goes_on_while_another_is_broken() {
     })
     .await
     .unwrap();
-    assert!(state["message"].as_str().unwrap().contains("cannot be reached"), "{state}");
-    bootstrap_kubeconfig(broken.seed, broken.namespace(), &stuck).await.unwrap();
+    assert!(
+        state["message"].as_str().unwrap().contains("cannot be reached"),
+        "{state}"
+    );
+    bootstrap_kubeconfig(broken.seed, broken.namespace(), &stuck)
+        .await
+        .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn d1_a_key_or_a_link_that_was_lost_comes_back_from_the_last_good_pair() {
+    let world = World::new("shoot--d1--lost").await.unwrap();
+    let _approver = world.approver().unwrap();
+    let machine = world.machine("00001").await.unwrap();
+    let agent = machine.start().unwrap();
+    world.await_reason(&machine.firewall, "Bootstrapped").await.unwrap();
+    agent.kill();
+    let (issued, key) = (
+        certificate_of(&machine).unwrap(),
+        fs::read(machine.state().join("key.pem")).unwrap(),
+    );
+    fs::remove_file(machine.state().join("key.pem")).unwrap();
+    fs::remove_file(machine.state().join("current.pem")).unwrap();
+    let _agent = machine.start().unwrap();
+    eventually("the pair", Duration::from_secs(10), || async {
+        ensure!(certificate_of(&machine)?.serial == issued.serial, "another certificate");
+        ensure!(fs::read(machine.state().join("key.pem"))? == key, "another key");
+        Ok(())
+    })
+    .await
+    .unwrap();
+    assert_eq!(requests_for(&world, &machine.firewall).await.unwrap().len(), 1);
 }

@@ -67,8 +67,16 @@ async fn resources(admin: &Client) -> anyhow::Result<BTreeSet<(String, String, S
     for (group, resource, sub) in [
         ("certificates.k8s.io", "certificatesigningrequests", "nodeclient"),
         ("certificates.k8s.io", "certificatesigningrequests", "selfnodeclient"),
-        ("certificates.k8s.io", "certificatesigningrequests", "firewallcontroller"),
-        ("certificates.k8s.io", "certificatesigningrequests", "selffirewallcontroller"),
+        (
+            "certificates.k8s.io",
+            "certificatesigningrequests",
+            "firewallcontroller",
+        ),
+        (
+            "certificates.k8s.io",
+            "certificatesigningrequests",
+            "selffirewallcontroller",
+        ),
         ("certificates.k8s.io", "certificatesigningrequests", "approval"),
         ("certificates.k8s.io", "certificatesigningrequests", "status"),
         ("certificates.k8s.io", "signers", ""),
@@ -85,8 +93,20 @@ async fn resources(admin: &Client) -> anyhow::Result<BTreeSet<(String, String, S
 }
 
 const VERBS: [&str; 14] = [
-    verbs::GET, verbs::LIST, verbs::WATCH, verbs::CREATE, verbs::UPDATE, verbs::PATCH, verbs::DELETE,
-    verbs::DELETE_COLLECTION, "approve", "sign", "impersonate", "bind", "escalate", "use",
+    verbs::GET,
+    verbs::LIST,
+    verbs::WATCH,
+    verbs::CREATE,
+    verbs::UPDATE,
+    verbs::PATCH,
+    verbs::DELETE,
+    verbs::DELETE_COLLECTION,
+    "approve",
+    "sign",
+    "impersonate",
+    "bind",
+    "escalate",
+    "use",
 ];
 
 /// What `system:basic-user` gives to everybody who is known at all.
@@ -95,15 +115,20 @@ fn everybody_may(verb: &str, group: &str, resource: &str, sub: &str) -> bool {
         && sub.is_empty()
         && matches!(
             (group, resource),
-            ("authorization.k8s.io", "selfsubjectaccessreviews" | "selfsubjectrulesreviews")
-                | ("authentication.k8s.io", "selfsubjectreviews")
+            (
+                "authorization.k8s.io",
+                "selfsubjectaccessreviews" | "selfsubjectrulesreviews"
+            ) | ("authentication.k8s.io", "selfsubjectreviews")
         )
 }
 
 fn its_renewal_takes(verb: &str, group: &str, resource: &str, sub: &str) -> bool {
     group == "certificates.k8s.io"
         && resource == "certificatesigningrequests"
-        && matches!((verb, sub), ("create" | "get", "") | ("create", "selffirewallcontroller"))
+        && matches!(
+            (verb, sub),
+            ("create" | "get", "") | ("create", "selffirewallcontroller")
+        )
 }
 
 fn reads(verb: &str) -> bool {
@@ -125,9 +150,18 @@ async fn a3_the_certificate_may_do_what_firewall_controller_needs_and_nothing_el
         let mut questions = Vec::new();
         for verb in VERBS {
             for namespace in ["", own, "kube-system"] {
-                let question = Question { verb, group, resource, subresource: sub, namespace, name: "" };
+                let question = Question {
+                    verb,
+                    group,
+                    resource,
+                    subresource: sub,
+                    namespace,
+                    name: "",
+                };
                 questions.push((question, {
-                    let of_firewalls = group == "firewall.metal-stack.io" && resource == "firewalls" && ["", "status"].contains(&sub.as_str());
+                    let of_firewalls = group == "firewall.metal-stack.io"
+                        && resource == "firewalls"
+                        && ["", "status"].contains(&sub.as_str());
                     everybody_may(verb, group, resource, sub)
                         || its_renewal_takes(verb, group, resource, sub)
                         || (namespace == own && of_firewalls && reads(verb))
@@ -138,7 +172,8 @@ async fn a3_the_certificate_may_do_what_firewall_controller_needs_and_nothing_el
         for ((question, expected), allowed) in questions.iter().zip(answers.unwrap()) {
             assert_eq!(
                 allowed, *expected,
-                "{} {group}/{resource}/{sub} in namespace {:?}", question.verb, question.namespace
+                "{} {group}/{resource}/{sub} in namespace {:?}",
+                question.verb, question.namespace
             );
             asked += 1;
         }
@@ -147,12 +182,32 @@ async fn a3_the_certificate_may_do_what_firewall_controller_needs_and_nothing_el
 
     // Secrets: three by name in the own namespace, to read.
     let agent_secret = format!("{}-agent", machine.firewall);
-    for name in [agent_secret.as_str(), GENERIC_KUBECONFIG, SHOOT_TOKEN, "firewall-bootstrap", "shoot-access-firewall-approver", "ca"] {
+    for name in [
+        agent_secret.as_str(),
+        GENERIC_KUBECONFIG,
+        SHOOT_TOKEN,
+        "firewall-bootstrap",
+        "shoot-access-firewall-approver",
+        "ca",
+    ] {
         for verb in VERBS {
             for namespace in [own, "kube-system", ""] {
-                let question = Question { verb, group: "", resource: "secrets", subresource: "", namespace, name };
-                let expected = namespace == own && reads(verb) && [agent_secret.as_str(), GENERIC_KUBECONFIG, SHOOT_TOKEN].contains(&name);
-                assert_eq!(may(&client, &question).await.unwrap(), expected, "{verb} Secret {namespace}/{name}");
+                let question = Question {
+                    verb,
+                    group: "",
+                    resource: "secrets",
+                    subresource: "",
+                    namespace,
+                    name,
+                };
+                let expected = namespace == own
+                    && reads(verb)
+                    && [agent_secret.as_str(), GENERIC_KUBECONFIG, SHOOT_TOKEN].contains(&name);
+                assert_eq!(
+                    may(&client, &question).await.unwrap(),
+                    expected,
+                    "{verb} Secret {namespace}/{name}"
+                );
             }
         }
     }
@@ -160,7 +215,10 @@ async fn a3_the_certificate_may_do_what_firewall_controller_needs_and_nothing_el
 
 #[tokio::test(flavor = "multi_thread")]
 async fn d2_of_two_shoots_side_by_side_neither_sees_the_others_secrets_or_firewalls() {
-    let (one, two) = (World::new("shoot--d2--one").await.unwrap(), World::new("shoot--d2--two").await.unwrap());
+    let (one, two) = (
+        World::new("shoot--d2--one").await.unwrap(),
+        World::new("shoot--d2--two").await.unwrap(),
+    );
     let namespaces = ["--namespace", one.namespace(), "--namespace", two.namespace()];
     let _approver = one.home.start(&namespaces).unwrap();
     let machines = [one.machine("00001").await.unwrap(), two.machine("00001").await.unwrap()];
@@ -174,9 +232,17 @@ async fn d2_of_two_shoots_side_by_side_neither_sees_the_others_secrets_or_firewa
         let firewalls: Api<Firewall> = Api::namespaced(client.clone(), other.namespace());
         forbidden("get the other's Firewall", firewalls.get(&other_machine.firewall).await);
         forbidden("list the other's Firewalls", firewalls.list(&Default::default()).await);
-        forbidden("list all Firewalls", Api::<Firewall>::all(client.clone()).list(&Default::default()).await);
+        forbidden(
+            "list all Firewalls",
+            Api::<Firewall>::all(client.clone()).list(&Default::default()).await,
+        );
         let secrets: Api<Secret> = Api::namespaced(client.clone(), other.namespace());
-        for name in [format!("{}-agent", other_machine.firewall), GENERIC_KUBECONFIG.into(), SHOOT_TOKEN.into(), "firewall-bootstrap".into()] {
+        for name in [
+            format!("{}-agent", other_machine.firewall),
+            GENERIC_KUBECONFIG.into(),
+            SHOOT_TOKEN.into(),
+            "firewall-bootstrap".into(),
+        ] {
             forbidden("get the other's Secret", secrets.get(&name).await);
         }
         forbidden("list the other's Secrets", secrets.list(&Default::default()).await);
@@ -186,20 +252,34 @@ async fn d2_of_two_shoots_side_by_side_neither_sees_the_others_secrets_or_firewa
         // Nor does it change anything where it may read.
         let firewalls: Api<Firewall> = Api::namespaced(client, &machine.namespace);
         let patch = Patch::Merge(json!({"metadata": {"annotations": {"a": "b"}}}));
-        forbidden("patch its own Firewall", firewalls.patch(&machine.firewall, &Default::default(), &patch).await);
+        forbidden(
+            "patch its own Firewall",
+            firewalls.patch(&machine.firewall, &Default::default(), &patch).await,
+        );
     }
     // The lifelines: each patches its own FirewallMonitor in the shoot, and no other.
     for (machine, other) in [(&machines[0], &machines[1]), (&machines[1], &machines[0])] {
         let client = lifeline(machine).await.unwrap();
-        assert_eq!(user_of(&client).await.unwrap(), format!("system:serviceaccount:firewall:firewall-agent-{}", machine.firewall));
+        assert_eq!(
+            user_of(&client).await.unwrap(),
+            format!("system:serviceaccount:firewall:firewall-agent-{}", machine.firewall)
+        );
         let monitors: Api<FirewallMonitor> = Api::namespaced(client.clone(), "firewall");
         monitors.get(&machine.firewall).await.unwrap();
         forbidden("read the other's FirewallMonitor", monitors.get(&other.firewall).await);
         let patch = Patch::Merge(json!({"metadata": {"annotations": {"a": "b"}}}));
-        forbidden("patch the other's FirewallMonitor", monitors.patch(&other.firewall, &Default::default(), &patch).await);
+        forbidden(
+            "patch the other's FirewallMonitor",
+            monitors.patch(&other.firewall, &Default::default(), &patch).await,
+        );
         let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "firewall");
         maps.get("kube-root-ca.crt").await.unwrap();
-        forbidden("list Secrets in the shoot", Api::<Secret>::namespaced(client, "firewall").list(&Default::default()).await);
+        forbidden(
+            "list Secrets in the shoot",
+            Api::<Secret>::namespaced(client, "firewall")
+                .list(&Default::default())
+                .await,
+        );
     }
 }
 

@@ -49,7 +49,10 @@ pub(crate) async fn requests_for(world: &World, firewall: &str) -> anyhow::Resul
 pub(crate) fn condition(csr: &CertificateSigningRequest, type_: &str) -> Option<(String, String)> {
     let conditions = csr.status.as_ref()?.conditions.as_ref()?;
     let found = conditions.iter().find(|condition| condition.type_ == type_)?;
-    Some((found.reason.clone().unwrap_or_default(), found.message.clone().unwrap_or_default()))
+    Some((
+        found.reason.clone().unwrap_or_default(),
+        found.message.clone().unwrap_or_default(),
+    ))
 }
 
 /// Waits for another certificate than this one to be in use.
@@ -68,7 +71,10 @@ pub(crate) async fn is_refused(kubeconfig: &str, limit: Duration) -> anyhow::Res
     let client = client_from(kubeconfig).await?;
     let reviews: Api<k8s_openapi::api::authentication::v1::SelfSubjectReview> = Api::all(client);
     eventually("a credential that is refused", limit, || async {
-        match reviews.create(&kube::api::PostParams::default(), &Default::default()).await {
+        match reviews
+            .create(&kube::api::PostParams::default(), &Default::default())
+            .await
+        {
             Err(kube::Error::Api(status)) if status.code == 401 => Ok(()),
             Ok(review) => anyhow::bail!("it is {:?}", review.status),
             Err(error) => anyhow::bail!("{error}"),
@@ -80,6 +86,11 @@ pub(crate) async fn is_refused(kubeconfig: &str, limit: Duration) -> anyhow::Res
 /// Who a kubeconfig makes its holder.
 pub(crate) async fn user_of(client: &Client) -> anyhow::Result<String> {
     let reviews: Api<k8s_openapi::api::authentication::v1::SelfSubjectReview> = Api::all(client.clone());
-    let review = reviews.create(&kube::api::PostParams::default(), &Default::default()).await?;
-    review.status.and_then(|status| status.user_info?.username).context("no user")
+    let review = reviews
+        .create(&kube::api::PostParams::default(), &Default::default())
+        .await?;
+    review
+        .status
+        .and_then(|status| status.user_info?.username)
+        .context("no user")
 }

@@ -1,7 +1,11 @@
 //! The policies against a real API server, with exactly the identity and the rights that `manifests/seed` gives the
 //! approver: everything that it has to write passes, everything else is refused by the policy that is meant to.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a fault in what a test builds on is a failed test")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a fault in what a test builds on is a failed test"
+)]
 
 mod rbac;
 mod requests;

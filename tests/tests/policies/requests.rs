@@ -254,6 +254,28 @@ async fn only_a_firewall_s_subject_is_approved() {
     approve(&site, &made).await.unwrap();
 }
 
+/// A shorter key leaves room for an extension, with every length that the policy reads as it should be.
+#[tokio::test]
+async fn a_key_of_another_kind_makes_no_room_for_an_extension() {
+    let site = Site::new().await.unwrap();
+    let client = renewing(&site).await;
+    let der = |pem: &str| x509_parser::pem::parse_x509_pem(pem.as_bytes()).unwrap().1.contents;
+    let length = |der: &[u8]| der[if der[1] == 0x81 { 5 } else { 6 }];
+    let good = length(&der(&request(&firewall("fw"))));
+    let smuggler = (1..60).find_map(|length_of_name| {
+        let mut params = CertificateParams::new(vec!["x".repeat(length_of_name)]).unwrap();
+        let mut subject = DistinguishedName::new();
+        subject.push(DnType::OrganizationName, names::ORGANIZATION);
+        subject.push(DnType::CommonName, "fw.metal-stack.io:fw");
+        params.distinguished_name = subject;
+        let key = KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
+        let pem = params.serialize_request(&key).unwrap().pem().unwrap();
+        (length(&der(&pem)) == good).then_some(pem)
+    });
+    let made = create(&client, names::SIGNER, &smuggler.unwrap()).await.unwrap();
+    refused("Ed25519 and a DNS name", approve(&site, &made).await, POLICY, SUBJECT);
+}
+
 /// CEL reads the text at fixed places; what is signed is what Go's lenient PEM reader finds. The two must not differ.
 #[tokio::test]
 async fn no_text_shows_one_subject_to_the_policy_and_another_to_the_signer() {

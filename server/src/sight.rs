@@ -1,0 +1,138 @@
+//! What there is to see of a Firewall, in the caches and in its shoot. Reads only, and believes nothing from the shoot
+//! that the pinned key did not sign.
+
+use std::sync::Arc;
+
+use contract::names::FirewallName;
+use contract::record::{Certificate, Record};
+use contract::report::Report;
+use jiff::Timestamp;
+use kube::{Resource, ResourceExt};
+
+use cluster::firewall::{Firewall, ShootAccess};
+
+use crate::approver::Approver;
+use crate::core::decide::{Candidate, Requester, owner};
+use crate::core::plan;
+use crate::requests;
+use crate::shoots::{Closed, Shoot};
+use crate::state::StateError;
+
+pub struct Sight<'a> {
+    pub approver: &'a Approver,
+    pub firewall: &'a Firewall,
+    pub namespace: String,
+    /// `namespace/name`, for what is logged.
+    pub object: String,
+}
+
+/// The shoot as it can be worked with, and what stands against that.
+pub struct ShootSide {
+    pub shoot: Option<Arc<Shoot>>,
+    /// Why the approver does not get into the shoot.
+    pub closed: Option<Closed>,
+    pub secrets: Option<plan::ShootSecrets>,
+    /// Why the firewall does not get the Secrets that its Firewall names.
+    pub refused: Option<Closed>,
+}
+
+impl Sight<'_> {
+    pub fn shoot_access(&self) -> Option<&ShootAccess> {
+        self.firewall.status.as_ref()?.shoot_access.as_ref()
+    }
+
+    pub fn shoot(&self) -> ShootSide {
+        let mut side = ShootSide {
+            shoot: None,
+            closed: None,
+            secrets: None,
+            refused: None,
+        };
+        let Some(access) = self.shoot_access() else { return side };
+        let secret = self.approver.shoot_secret(&self.namespace);
+        match self
+            .approver
+            .shoots
+            .get(&self.namespace, secret.as_deref(), &access.api_server_url)
+        {
+            Ok(shoot) => side.shoot = Some(shoot),
+            Err(closed) => side.closed = Some(closed),
+        }
+        let ShootAccess {
+            namespace,
+            generic_kubeconfig_secret_name,
+            token_secret_name,
+            ..
+        } = access;
+        match plan::shoot_secrets(
+            &self.namespace,
+            namespace,
+            generic_kubeconfig_secret_name,
+            token_secret_name,
+        ) {
+            Ok(secrets) => side.secrets = Some(secrets),
+            Err(refused) => side.refused = Some(refused),
+        }
+        side
+    }
+
+    /// Another Firewall that has this name by right.
+    pub fn taken_by(&self, name: &FirewallName) -> Result<Option<String>, StateError> {
+        let all = self.approver.firewalls_named(name.as_str());
+        let mut facts = Vec::with_capacity(all.len());
+        for firewall in &all {
+            let namespace = firewall.namespace().unwrap_or_default();
+            let record = self.approver.cached_record(&namespace, name)?;
+            facts.push((namespace, record, firewall));
+        }
+        let candidates: Vec<Candidate<'_>> = facts
+            .iter()
+            .map(|(namespace, record, firewall)| Candidate {
+                namespace,
+                uid: firewall.meta().uid.as_deref().unwrap_or_default(),
+                created: firewall.creation_timestamp().map_or(Timestamp::MAX, |time| time.0),
+                deleting: firewall.meta().deletion_timestamp.is_some(),
+                record: record.as_ref(),
+            })
+            .collect();
+        Ok(owner(&candidates)
+            .filter(|owner| owner.namespace != self.namespace)
+            .map(|owner| owner.namespace.to_owned()))
+    }
+
+    /// The firewall's report, opened with its pinned key and nothing else.
+    pub fn report(&self, name: &FirewallName, record: Option<&Record>, shoot: Option<&Shoot>) -> Option<Report> {
+        let key = record?.keys.pin.as_ref()?.key.as_ref()?;
+        let message = shoot?.report(name.as_str())?;
+        match Report::open(&message, key) {
+            Ok(report) => Some(report),
+            Err(error) => {
+                tracing::warn!(firewall = %self.object, %error, "the report in the FirewallMonitor is not believed");
+                None
+            }
+        }
+    }
+
+    /// The newest certificate of the pinned key among the requests that still exist.
+    pub fn newest_certificate(&self, name: &FirewallName, record: Option<&Record>) -> Option<Certificate> {
+        let pin = record?.keys.pin.as_ref()?;
+        let all = self.approver.requests.state();
+        let ours = all.iter().filter(|csr| {
+            let groups = csr.spec.groups.as_deref().unwrap_or_default();
+            requests::condition(csr, "Approved").is_some()
+                && Requester::of(csr.spec.username.as_deref().unwrap_or_default(), groups) != Requester::Foreign
+        });
+        ours.filter_map(|csr| {
+            let pem = csr.status.as_ref()?.certificate.as_ref()?;
+            let issued = contract::cert::read_certificate(&String::from_utf8_lossy(&pem.0)).ok()?;
+            (issued.firewall == *name && issued.key.thumbprint() == pin.thumbprint).then(|| Certificate {
+                serial: issued.serial,
+                not_before: issued.not_before,
+                not_after: issued.not_after,
+                issuer: issued.issuer,
+                request: csr.name_any(),
+            })
+        })
+        .max_by_key(|certificate| certificate.not_before)
+    }
+}
