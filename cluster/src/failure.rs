@@ -176,3 +176,85 @@ fn detail(error: &kube::Error) -> String {
     }
     parts.join(": ")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use kube::core::Status;
+    use rustls::CertificateError;
+
+    use super::*;
+
+    fn api(code: u16, reason: &str) -> kube::Error {
+        kube::Error::Api(Box::new(Status::failure("why", reason).with_code(code)))
+    }
+
+    /// As it comes out of a connection: the TLS error inside an io::Error, which hides it from `source()`.
+    fn tls(error: TlsError) -> kube::Error {
+        kube::Error::Service(Box::new(io::Error::new(io::ErrorKind::InvalidData, error)))
+    }
+
+    #[test]
+    fn an_answer_is_told_apart_by_its_code() {
+        for (code, reason, class) in [
+            (401, "Unauthorized", Class::Unauthenticated),
+            (403, "Forbidden", Class::Forbidden),
+            (404, "NotFound", Class::NotFound),
+            (410, "Expired", Class::NotFound),
+            (409, "AlreadyExists", Class::AlreadyExists),
+            (409, "Conflict", Class::Conflict),
+            (400, "BadRequest", Class::Invalid),
+            (422, "Invalid", Class::Invalid),
+            (408, "Timeout", Class::Busy),
+            (429, "TooManyRequests", Class::Busy),
+            (500, "InternalError", Class::Busy),
+            (503, "ServiceUnavailable", Class::Busy),
+        ] {
+            assert_eq!(classify(&api(code, reason)), class, "{code} {reason}");
+        }
+    }
+
+    #[test]
+    fn a_certificate_that_the_server_refuses_in_the_handshake_is_like_a_401() {
+        for alert in [
+            AlertDescription::UnknownCA,
+            AlertDescription::CertificateExpired,
+            AlertDescription::CertificateRequired,
+            AlertDescription::BadCertificate,
+        ] {
+            assert_eq!(
+                classify(&tls(TlsError::AlertReceived(alert))),
+                Class::Unauthenticated,
+                "{alert:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_server_that_is_not_ours_and_one_whose_time_is_over_are_told_apart() {
+        let invalid = |error| classify(&tls(TlsError::InvalidCertificate(error)));
+        assert_eq!(invalid(CertificateError::UnknownIssuer), Class::Untrusted);
+        assert_eq!(invalid(CertificateError::NotValidForName), Class::Untrusted);
+        assert_eq!(invalid(CertificateError::Expired), Class::UntrustedTime);
+        assert_eq!(invalid(CertificateError::NotValidYet), Class::UntrustedTime);
+    }
+
+    #[test]
+    fn no_answer_is_unreachable() {
+        let refused = kube::Error::Service(Box::new(io::Error::from(io::ErrorKind::ConnectionRefused)));
+        assert_eq!(classify(&refused), Class::Unreachable);
+        assert_eq!(Failure::late("get it", 5).class, Class::Unreachable);
+    }
+
+    #[test]
+    fn a_failure_says_what_was_attempted_what_it_means_and_why() {
+        let text = Failure::of("get Secret a/b", &api(403, "Forbidden")).to_string();
+        assert_eq!(text, "get Secret a/b: the permission is missing: why");
+        let text = Failure::of(
+            "get Secret a/b",
+            &tls(TlsError::InvalidCertificate(CertificateError::UnknownIssuer)),
+        );
+        assert!(text.to_string().contains("UnknownIssuer"), "{text}");
+    }
+}
