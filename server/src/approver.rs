@@ -61,6 +61,25 @@ impl Approver {
         *self.kind.read().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Lets go of what is remembered of Firewalls that are gone.
+    pub fn forget_the_gone(&self) {
+        let there: BTreeSet<(String, String)> = self
+            .all_firewalls()
+            .map(|f| (f.namespace().unwrap_or_default(), f.name_any()))
+            .collect();
+        self.shoots
+            .keep(|namespace| there.iter().any(|(of, _)| of == namespace));
+        self.handed_out
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .retain(|firewall, _| there.contains(firewall));
+        self.applied.keep(|object| {
+            object
+                .split_once('/')
+                .is_some_and(|(namespace, name)| there.contains(&(namespace.into(), name.into())))
+        });
+    }
+
     /// Every Firewall of this name that can be read, in whatever namespace.
     pub fn firewalls_named(&self, name: &str) -> Vec<Arc<DeserializeGuard<Firewall>>> {
         let stores = self.firewalls.iter().flat_map(Store::state);
@@ -153,6 +172,12 @@ impl Applied {
     pub fn remember(&self, key: &str, content: &[u8]) {
         let mut applied = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         applied.insert(key.to_owned(), (fingerprint(content), Instant::now()));
+    }
+
+    /// Keeps what was applied for these objects only (a key is a kind, a space and `namespace/name`).
+    pub fn keep(&self, in_use: impl Fn(&str) -> bool) {
+        let mut applied = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        applied.retain(|key, _| key.split_once(' ').is_some_and(|(_, object)| in_use(object)));
     }
 
     pub fn forget(&self, key: &str) {

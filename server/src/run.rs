@@ -33,6 +33,8 @@ use crate::{credential, firewalls, preflight, probe, requests};
 
 /// How often the seed is asked again what a bootstrap token may do there.
 const PROBE_AGAIN: Duration = Duration::from_secs(3600);
+/// How often what is remembered of Firewalls that are gone is let go.
+const SWEEP: Duration = Duration::from_secs(300);
 const ERROR_RETRY: Duration = Duration::from_secs(2);
 
 pub async fn run(run: Run) -> anyhow::Result<()> {
@@ -172,6 +174,7 @@ impl Workers {
     async fn until_told_to_stop(mut self, run: &Run) -> anyhow::Result<()> {
         let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+        let mut sweep = tokio::time::interval_at(tokio::time::Instant::now() + SWEEP, SWEEP);
         let mut probe_again = tokio::time::interval_at(tokio::time::Instant::now() + PROBE_AGAIN, PROBE_AGAIN);
         loop {
             tokio::select! {
@@ -179,6 +182,7 @@ impl Workers {
                 _ = interrupt.recv() => break,
                 Some(ended) = self.workers.join_next() => return Err(ended_by_itself(ended)),
                 Some(ended) = self.watches.join_next() => return Err(ended_by_itself(ended)),
+                _ = sweep.tick() => self.approver.forget_the_gone(),
                 _ = probe_again.tick(), if run.bootstrap_credential == BootstrapCredential::Auto => self.probe().await,
             }
         }
@@ -203,12 +207,6 @@ impl Workers {
                 .write()
                 .unwrap_or_else(std::sync::PoisonError::into_inner) = kind;
         }
-        let approver = &self.approver;
-        approver.shoots.keep(|namespace| {
-            approver
-                .all_firewalls()
-                .any(|f| f.meta().namespace.as_deref() == Some(namespace))
-        });
     }
 }
 

@@ -11,7 +11,7 @@ use contract::csr::{Csr, CsrError};
 use contract::key::{PublicKey, Thumbprint};
 use contract::names::{self, FirewallName};
 use contract::reasons::Reason;
-use contract::record::{KeyVerdict, Keys, Record};
+use contract::record::{KeyVerdict, Keys, Pin, Record};
 use jiff::Timestamp;
 
 /// A CertificateSigningRequest, as far as it matters.
@@ -203,7 +203,14 @@ pub fn decide(request: &Request, facts: &Facts<'_>, now: Timestamp) -> Decision 
     let keys = match &request.requester {
         // A certificate moves no pin: it is renewed with its own key, whatever else is open at the moment.
         Requester::Firewall(_) => match &record.keys.pin {
-            Some(pin) if pin.thumbprint == thumbprint => None,
+            // An operator named it before it was seen; without it, none of the firewall's reports can be opened.
+            Some(pin) if pin.thumbprint == thumbprint => pin.key.is_none().then(|| Keys {
+                pin: Some(Pin {
+                    key: Some(csr.key.clone()),
+                    ..pin.clone()
+                }),
+                ..record.keys.clone()
+            }),
             Some(pin) => return deny(Reason::OtherKey, other_key(&thumbprint, &pin.thumbprint)),
             None => {
                 return retry(
@@ -214,6 +221,13 @@ pub fn decide(request: &Request, facts: &Facts<'_>, now: Timestamp) -> Decision 
         },
         _ => match judge_key(record, &csr.key, facts, now) {
             KeyVerdict::Pinned => None,
+            // What was made before an operator let one new key in was not made by the machine that he let in.
+            KeyVerdict::Pin(_) | KeyVerdict::Contested(_)
+                if !is_named(record, &thumbprint) && is_outdated(record, request.created) =>
+            {
+                let why = "it was made before the bootstrap credential was re-armed; what comes after that counts";
+                return deny(Reason::Outdated, why.into());
+            }
             KeyVerdict::Pin(keys) => Some(keys),
             KeyVerdict::Other(pinned) => return deny(Reason::OtherKey, other_key(&thumbprint, &pinned)),
             KeyVerdict::Contested(keys) => {
@@ -297,7 +311,7 @@ fn judge_key(record: &Record, key: &PublicKey, facts: &Facts<'_>, now: Timestamp
         for other in facts
             .siblings
             .iter()
-            .filter(|s| !s.decided)
+            .filter(|s| !s.decided && !is_outdated(record, s.created))
             .filter_map(|s| s.key.as_ref())
         {
             if let KeyVerdict::Contested(keys) = keys.present(other, now) {
@@ -306,6 +320,20 @@ fn judge_key(record: &Record, key: &PublicKey, facts: &Facts<'_>, now: Timestamp
         }
     }
     verdict
+}
+
+fn is_named(record: &Record, thumbprint: &Thumbprint) -> bool {
+    record
+        .keys
+        .pin
+        .as_ref()
+        .is_some_and(|pin| pin.thumbprint == *thumbprint)
+}
+
+/// Whether a request is older than the operator's word that re-armed the credential. A creation time has whole seconds.
+fn is_outdated(record: &Record, created: Timestamp) -> bool {
+    let armed = record.credential.as_ref().filter(|_| record.rebootstrap.is_some());
+    armed.is_some_and(|credential| created.as_second() < credential.allocated.as_second())
 }
 
 /// The words for an operator who has to choose between keys.

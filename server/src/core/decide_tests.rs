@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use contract::csr;
 use contract::key::PrivateKey;
-use contract::record::{Pin, VERSION};
+use contract::record::{Credential, CredentialKind, VERSION};
 
 use super::*;
 

@@ -147,6 +147,59 @@ fn a_rebootstrap_lets_exactly_one_new_key_in() {
 }
 
 #[test]
+fn what_was_asked_before_a_rebootstrap_has_no_part_in_it() {
+    // Two keys contended, both requests lie there still, and the machine was installed anew: an operator re-armed.
+    let opened = |keys: &[&PrivateKey]| Keys {
+        open_until: Some(at(1000)),
+        candidates: keys.iter().map(|key| key.public()).collect(),
+        ..Keys::default()
+    };
+    for by in BY_CREDENTIAL {
+        let world = |keys: Keys, created| {
+            World::good(by)
+                .with_keys(keys)
+                .with(|w| rearmed(w, 100))
+                .with(|w| w.created = at(created))
+        };
+        // Neither of the old requests takes the place of the new key, alone or together.
+        let old = world(opened(&[]), 99).with_key(&THIRD);
+        assert_eq!(old.outcome(), Outcome::Deny(Reason::Outdated), "{by:?}");
+        let both = old.with_sibling(98, false, &THIEF);
+        assert_eq!(both.outcome(), Outcome::Deny(Reason::Outdated), "{by:?}");
+
+        // The new one is let in beside them, once they are denied.
+        let new = world(opened(&[]), 100);
+        assert_eq!(new.outcome(), Outcome::Approve, "{by:?}");
+        let beside = new.with_sibling(99, false, &THIEF);
+        assert_eq!(beside.outcome(), Outcome::Retry(Reason::EarlierRequestOpen), "{by:?}");
+
+        // Nor does an old one contest the new key when it is looked at late; one that comes later does.
+        let late = world(pinned(&MACHINE), 99).with_key(&THIEF);
+        assert_eq!(late.outcome(), Outcome::Deny(Reason::Outdated), "{by:?}");
+        let after = world(pinned(&MACHINE), 101).with_key(&THIEF);
+        assert_eq!(after.outcome(), Outcome::Retry(Reason::TwoKeys), "{by:?}");
+
+        // The machine that was not installed anew asked with the pinned key: it is the pinned key still.
+        assert_eq!(world(pinned(&MACHINE), 99).outcome(), Outcome::Approve, "{by:?}");
+    }
+}
+
+#[test]
+fn a_renewal_fills_in_the_key_that_an_operator_named_unseen_and_moves_nothing_else() {
+    let mut named = accepted(&MACHINE);
+    named.pin.as_mut().unwrap().key = None;
+    named.open_until = Some(at(1000));
+    let world = World::good(By::Certificate).with_keys(named.clone());
+    assert_eq!(world.outcome(), Outcome::Approve);
+    let filled = Keys {
+        open_until: named.open_until,
+        ..accepted(&MACHINE)
+    };
+    assert_eq!(world.change().unwrap().keys, filled);
+    assert_eq!(world.with_key(&THIEF).outcome(), Outcome::Deny(Reason::OtherKey));
+}
+
+#[test]
 fn a_rebootstrap_that_is_over_lets_no_key_in() {
     let over = Keys {
         open_until: Some(at(110)),
@@ -180,4 +233,18 @@ fn accepted(key: &PrivateKey) -> Keys {
         accepted: Some("value".into()),
         ..Keys::default()
     }
+}
+
+pub(super) fn rearmed(world: &mut World, second: i64) {
+    let record = world.firewalls[0].record.as_mut().unwrap();
+    record.rebootstrap = Some("uid-a/1".into());
+    record.credential = Some(Credential {
+        kind: CredentialKind::Token,
+        epoch: 0,
+        // Within the second, as a clock has it: a creation time has no fractions.
+        allocated: at(second) + jiff::SignedDuration::from_millis(900),
+        expires: at(second + 3600),
+        limit: at(second + 3600),
+        revoked: None,
+    });
 }

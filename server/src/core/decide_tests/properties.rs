@@ -42,6 +42,7 @@ enum Mutation {
     Deleting,
     NoRecord,
     Keys(Option<(Whose, bool, bool, bool)>, Vec<Whose>, Option<i64>),
+    Rearmed(i64),
     Sibling {
         name: &'static str,
         created: i64,
@@ -77,7 +78,8 @@ proptest! {
                 prop_assert_eq!(firewall.as_str(), NAME);
                 if let Some(change) = &record {
                     prop_assert_eq!((&change.namespace, &change.firewall), (&namespace, &firewall));
-                    prop_assert_eq!(change.keys.open_until, None);
+                    // A renewal closes no window: it is for a key that comes with the credential.
+                    prop_assert!(change.keys.open_until.is_none() || world.username.starts_with("fw.metal-stack.io:"));
                 }
                 let pin = record.map(|change| change.keys.pin.unwrap());
                 prop_assert!(pin.as_ref().is_none_or(|pin| pin.key.as_ref().unwrap().thumbprint() == pin.thumbprint));
@@ -196,6 +198,7 @@ fn mutation() -> impl Strategy<Value = Mutation> {
             |(name, created, decided, key)| Mutation::Sibling { name, created, decided, key }
         ),
         1 => select(vec![None, Some(false), Some(true)]).prop_map(Mutation::Review),
+        2 => (98..=102_i64).prop_map(Mutation::Rearmed),
     ]
 }
 
@@ -322,6 +325,12 @@ impl Mutated {
                     key,
                 });
             }
+            Mutation::Rearmed(second) => {
+                // The first is the one that the firewall's name stands for, unless it was taken away.
+                if world.firewalls.first().is_some_and(|f| f.record.is_some()) {
+                    keys::rearmed(world, second);
+                }
+            }
             Mutation::Review(answer) => {
                 world.review = answer.map(|yes| {
                     if yes {
@@ -390,16 +399,20 @@ fn goodness(mutated: &Mutated) -> Option<Good> {
         return None;
     }
 
-    let keys = &holder.record.as_ref()?.keys;
+    let record = holder.record.as_ref()?;
+    let keys = &record.keys;
     let thumbprint = key.thumbprint();
     let same_as_pinned = keys.pin.as_ref().map(|pin| pin.thumbprint == thumbprint);
-    let alone = open.iter().all(|s| s.key.as_ref().is_none_or(|other| *other == key));
+    let alone = open
+        .iter()
+        .filter(|s| !outdated(record, s.created))
+        .all(|s| s.key.as_ref().is_none_or(|other| *other == key));
     let window = keys.open_until.is_some_and(|until| until > world.now);
     let pin = match same_as_pinned {
-        Some(true) if by_certificate || keys.pin.as_ref()?.key.is_some() => None,
-        _ if by_certificate => return None,
+        Some(true) if keys.pin.as_ref()?.key.is_some() => None,
         // Named by an operator before it came: now it is known.
         Some(true) => Some(thumbprint),
+        _ if by_certificate || outdated(record, world.created) => return None,
         Some(false) if window && alone => Some(thumbprint),
         None if alone && keys.candidates.iter().all(|candidate| *candidate == key) => Some(thumbprint),
         _ => return None,
@@ -408,6 +421,12 @@ fn goodness(mutated: &Mutated) -> Option<Good> {
         namespace: holder.namespace.clone(),
         pin,
     })
+}
+
+/// Made before the operator re-armed the credential.
+fn outdated(record: &Record, created: Timestamp) -> bool {
+    let allocated = record.credential.as_ref().map(|credential| credential.allocated);
+    record.rebootstrap.is_some() && allocated.is_some_and(|at| at.as_second() > created.as_second())
 }
 
 fn der(pem: &[u8]) -> Option<Vec<u8>> {
