@@ -49,6 +49,8 @@ reasons! {
         NotYours,
         /// Another key is pinned for this firewall.
         OtherKey,
+        /// The request is older than the operator's word that let one new key in.
+        Outdated,
         /// Two keys came with one bootstrap credential: an operator has to say which is the machine's.
         TwoKeys,
         /// Another Firewall in this seed has the same name and was first.
