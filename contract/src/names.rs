@@ -114,6 +114,12 @@ impl FirewallName {
         format!("{USER_PREFIX}{}", self.0)
     }
 
+    /// Its Role and RoleBinding. A name that nobody else gives to a Role: of a Role that was there before, the approver
+    /// could otherwise make the firewall's own.
+    pub fn role(&self) -> String {
+        self.user()
+    }
+
     /// The one Secret of ours in the seed that this firewall reads.
     pub fn agent_secret(&self) -> String {
         format!("{}-agent", self.0)
