@@ -169,10 +169,15 @@ impl Machine {
             ca,
             ..access.clone()
         };
+        // What could not be installed is not even tried, whoever answers there.
+        if let Err(error) = self.store.check_access(&candidate) {
+            return self.failed(Job::Offer, Patience::Normal, &format!("{}: {error}", candidate.server));
+        }
         let link = match self.try_pair(pair, &candidate).await {
             Ok(link) => link,
             Err(trial) => return self.failed(Job::Offer, Patience::Normal, &format!("{}: {trial}", candidate.server)),
         };
+        // In this order, for it has let us in: after a kill in between, the next start installs it.
         let written = self
             .store
             .write_access(&candidate)

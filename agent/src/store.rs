@@ -191,8 +191,20 @@ impl Store {
         self.json(&self.paths.access())
     }
 
+    /// What could not be handed to the consumer is not kept, either: it would count at the next start.
     pub(crate) fn write_access(&self, access: &Access) -> Result<(), StoreError> {
+        self.check_access(access)?;
         self.write_json(&self.paths.access(), access)
+    }
+
+    /// Whether the consumer's kubeconfig for this access can be read.
+    pub(crate) fn check_access(&self, access: &Access) -> Result<(), StoreError> {
+        let text = self.seed_kubeconfig(access)?;
+        let read = Kubeconfig::read_local("for the consumer", &text);
+        read.map(drop).map_err(|e| {
+            let (path, problem) = (self.paths.access(), e.fault.to_string());
+            FileError::Unreadable { path, problem }.into()
+        })
     }
 
     pub(crate) fn handled(&self) -> Result<Handled, StoreError> {
@@ -315,5 +327,60 @@ fn content(path: &Path, problem: &impl ToString, advice: &'static str) -> StoreE
         path: path.to_owned(),
         problem: problem.to_string(),
         advice,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn store(dir: &Path) -> Store {
+        let paths = Paths {
+            config: dir.join("config"),
+            state: dir.join("state"),
+        };
+        fs::create_dir(&paths.config).unwrap();
+        Store::open(paths).unwrap()
+    }
+
+    fn access(server: &str) -> Access {
+        let key = rcgen::KeyPair::generate().unwrap();
+        Access {
+            firewall: FirewallName::parse("fw-1").unwrap(),
+            namespace: "shoot--p--s".to_owned(),
+            server: server.to_owned(),
+            tls_server_name: None,
+            ca: rcgen::CertificateParams::default().self_signed(&key).unwrap().pem(),
+            seed: None,
+            handover_keys: Vec::new(),
+            mode: "certificate".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_seed_that_the_consumer_could_not_be_led_to_is_not_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = store(dir.path());
+        let good = access("https://seed.example.org");
+        store.write_access(&good).unwrap();
+        store.install(&good).unwrap();
+        let installed = fs::read_to_string(store.paths.seed()).unwrap();
+        for server in [
+            "http://seed.example.org",
+            "https://user@seed.example.org",
+            "https://seed.example.org/path",
+            "",
+        ] {
+            let error = store.write_access(&access(server)).unwrap_err().to_string();
+            assert!(error.contains("server"), "{error}");
+        }
+        let no_ca = Access {
+            ca: String::new(),
+            ..good.clone()
+        };
+        store.write_access(&no_ca).unwrap_err();
+        assert_eq!(store.access().unwrap(), Some(good.clone()));
+        assert!(store.installed(&good));
+        assert_eq!(fs::read_to_string(store.paths.seed()).unwrap(), installed);
     }
 }
