@@ -1,9 +1,11 @@
 //! The policies that hold the approver's own identity (`manifests/seed/policies`), generated: what they allow is said
 //! in the contract, and repeated nowhere by hand. Each file is one policy and its binding.
-//! RBAC knows neither name prefixes nor shapes, so it lets the approver write any Secret, any Role and approve any
-//! request of its signer; these do not. They bind one ServiceAccount and concern nobody else.
+//! RBAC knows neither name prefixes nor shapes nor fields, so it lets the approver write any Secret, any Role, anything
+//! of a Firewall, and approve any request of its signer; these do not. They bind one ServiceAccount and concern nobody
+//! else.
 
 mod bytes;
+mod firewalls;
 mod rbac;
 mod requests;
 mod secrets;
@@ -20,6 +22,7 @@ pub fn files() -> Vec<(String, String)> {
         rbac::roles(),
         rbac::role_bindings(),
         requests::policy(),
+        firewalls::policy(),
     ];
     let mut kustomization = String::from(
         "# What the approver's RBAC cannot say. Written by `cargo run -p tests --bin policies`; do not edit.\n\
@@ -56,6 +59,8 @@ struct Policy {
     /// What it is for, as a comment at the top of its file.
     about: &'static str,
     group: &'static str,
+    /// Versions of the group, as YAML: `v1`, or `'*'` where the version is upstream's business.
+    versions: &'static str,
     resource: &'static str,
     operations: &'static [&'static str],
     variables: Vec<(&'static str, String)>,
@@ -81,14 +86,16 @@ spec:
   matchConstraints:
     resourceRules:
       - apiGroups: ['{}']
-        apiVersions: [v1]
+        apiVersions: [{}]
         operations: [{}]
         resources: [{}]
+    matchPolicy: Equivalent
   matchConditions:
     - name: the-approver
       expression: request.userInfo.username == '{}'
 ",
             self.group,
+            self.versions,
             self.operations.join(", "),
             self.resource,
             approver(),

@@ -12,6 +12,7 @@ pub(super) fn roles() -> Policy {
         name: "roles",
         about: "The approver's Roles open a firewall's own objects, and Secrets by three kinds of names.",
         group: GROUP,
+        versions: "v1",
         resource: "roles",
         operations: &["CREATE", "UPDATE"],
         variables: vec![("firewall", firewall_of("object"))],
@@ -34,8 +35,9 @@ pub(super) fn role_bindings() -> Policy {
         |(message, expression): (String, String)| (message, format!("request.operation == 'DELETE' || ({expression})"));
     Policy {
         name: "rolebindings",
-        about: "The approver's RoleBindings give a firewall's Role to that firewall's own user.",
+        about: "The approver's RoleBindings give a firewall's Role to that firewall's own user. All three have one name.",
         group: GROUP,
+        versions: "v1",
         resource: "rolebindings",
         operations: &["CREATE", "UPDATE", "DELETE"],
         variables: vec![(
@@ -55,7 +57,7 @@ pub(super) fn role_bindings() -> Policy {
                 format!("a RoleBinding of the approver has one subject, the user {user}<firewall>"),
                 format!(
                     "has(object.subjects) && object.subjects.size() == 1 && object.subjects.all(s,
-  s.kind == 'User' && s.apiGroup == '{GROUP}' && s.name == '{user}' + object.metadata.name &&
+  s.kind == 'User' && s.apiGroup == '{GROUP}' && s.name == object.metadata.name &&
   (!has(s.namespace) || s.namespace == ''))"
                 ),
             )),
@@ -65,11 +67,18 @@ pub(super) fn role_bindings() -> Policy {
 
 fn of_firewall(kind: &str) -> (String, String) {
     (
-        format!("a {kind} of the approver is named after a firewall and belongs to it, in a shoot's namespace"),
         format!(
-            "!(request.namespace in {}) && variables.firewall != '' && object.metadata.name == variables.firewall &&
+            "a {kind} of the approver is named {}<firewall> and belongs to that firewall, in a shoot's namespace",
+            names::USER_PREFIX
+        ),
+        // Labels and owners are the approver's own word. A name with this prefix is nobody else's: without it, a Role
+        // that was there before could be bound to a firewall of its name.
+        format!(
+            "!(request.namespace in {}) && variables.firewall != '' &&
+  object.metadata.name == '{}' + variables.firewall &&
   {}",
             not_shoots(),
+            names::USER_PREFIX,
             owned_by("object", "variables.firewall")
         ),
     )
@@ -87,7 +96,7 @@ fn rules() -> String {
   object.rules[0].apiGroups == ['{}'] && object.rules[0].resources == ['firewalls', 'firewalls/status'] &&
   object.rules[1].apiGroups == [''] && object.rules[1].resources == ['secrets'] &&
   has(object.rules[1].resourceNames) && object.rules[1].resourceNames.size() > 0 &&
-  object.rules[1].resourceNames.all(n, n.matches('^{}(-[a-z0-9]+)?$') || n == '{}' || n == object.metadata.name + '{agent}')",
+  object.rules[1].resourceNames.all(n, n.matches('^{}(-[a-z0-9]+)?$') || n == '{}' || n == variables.firewall + '{agent}')",
         names::API_GROUP,
         names::GENERIC_KUBECONFIG_PREFIX,
         names::SHOOT_TOKEN_SECRET,

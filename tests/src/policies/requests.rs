@@ -28,6 +28,7 @@ pub(super) fn policy() -> Policy {
         about: "The approver decides on requests of firewalls, and approves only a subject that is a firewall's.\n\
                 The subject is read out of the request's bytes: CEL sees them as base64 of PEM, which is base64 of DER.",
         group: "certificates.k8s.io",
+        versions: "v1",
         resource: "certificatesigningrequests/approval",
         operations: &["UPDATE"],
         variables,

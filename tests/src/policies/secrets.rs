@@ -21,6 +21,7 @@ pub(super) fn policy() -> Policy {
         name: "secrets",
         about: "Of all Secrets the approver may touch its own bootstrap tokens and what belongs to its firewalls.",
         group: "",
+        versions: "v1",
         resource: "secrets",
         operations: &["CREATE", "UPDATE", "DELETE"],
         variables: vec![

@@ -7,6 +7,7 @@
     reason = "a fault in what a test builds on is a failed test"
 )]
 
+mod firewalls;
 mod rbac;
 mod requests;
 mod secrets;
@@ -28,6 +29,7 @@ use serde_json::{Value, json};
 use server::core::plan;
 use tests::harness::{Cluster, ClusterOptions, Shared, client_from, eventually};
 use tests::policies::{files, full_name};
+use tests::upstream::install_crds;
 use tokio::sync::OnceCell;
 
 /// Between two questions about a right that takes a moment to be known.
@@ -100,6 +102,30 @@ impl Site {
         self.cluster.kubectl_apply_text(&rights.to_string()).await.unwrap();
     }
 
+    /// What the approver itself makes for a firewall, which stands: what belongs to none is collected as garbage.
+    async fn planned(&self, name: &FirewallName) -> plan::Plan {
+        let uid = firewalls::make(&self.admin, name.as_str()).await.unwrap();
+        let shoot = plan::ShootSecrets {
+            generic_kubeconfig: format!("{}-0a1b2c3d", names::GENERIC_KUBECONFIG_PREFIX),
+            token: names::SHOOT_TOKEN_SECRET.to_owned(),
+        };
+        let target = plan::Firewall {
+            name,
+            namespace: SHOOT,
+            uid: &uid,
+            shoot: Some(&shoot),
+        };
+        let access = contract::access::AgentAccess {
+            server: "https://seed.test".to_owned(),
+            ca: "-".to_owned(),
+            mode: contract::access::Mode::Certificate,
+            seed: "a-seed".to_owned(),
+            handover_keys: vec![PrivateKey::generate().unwrap().public()],
+            lifeline: None,
+        };
+        plan::plan(&target, &Record::default(), &access).unwrap()
+    }
+
     /// What somebody else made.
     async fn given<K>(&self, namespace: &str, object: &Value)
     where
@@ -111,12 +137,14 @@ impl Site {
 
 /// The approver's kubeconfig, once the policies are in force.
 async fn install(cluster: &'static Cluster) -> anyhow::Result<String> {
+    install_crds(cluster, cluster).await?;
     cluster.kubectl_apply_kustomize(&manifests()).await?;
     let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": SHOOT } });
     cluster.kubectl_apply_text(&namespace.to_string()).await?;
     let token = ["create", "token", "-n", names::APPROVER_NAMESPACE, names::APPROVER];
     let kubeconfig = cluster.kubeconfig_with_token(cluster.kubectl_ok(&token).await?.trim());
     let approver = client_from(&kubeconfig).await?;
+    firewalls::make(&cluster.client().await?, "fw-installed").await?;
     // A policy is in force a moment after it was created. A dry run is asked about like any other write.
     let params = PostParams {
         dry_run: true,
@@ -134,8 +162,9 @@ async fn install(cluster: &'static Cluster) -> anyhow::Result<String> {
             said(roles.create(&params, &serde_json::from_value(role)?).await),
             said(bindings.create(&params, &serde_json::from_value(binding)?).await),
             said(requests::approve_a_foreign_one(cluster, &approver).await?),
+            said(firewalls::label(&approver, "fw-installed").await),
         ];
-        for (answer, policy) in answers.iter().zip(["secrets", "roles", "rolebindings", "requests"]) {
+        for (answer, policy) in answers.iter().zip(["secrets", "roles", "rolebindings", "requests", "firewalls"]) {
             ensure!(answer.contains(&full_name(policy)), "{policy}: {answer}");
         }
         Ok(())
@@ -192,29 +221,6 @@ fn refused<T>(what: &str, result: kube::Result<T>, policy: &str, words: &str) {
 
 fn firewall(name: &str) -> FirewallName {
     FirewallName::parse(name).unwrap()
-}
-
-/// What the approver itself makes for a firewall.
-fn planned(name: &FirewallName) -> plan::Plan {
-    let shoot = plan::ShootSecrets {
-        generic_kubeconfig: format!("{}-0a1b2c3d", names::GENERIC_KUBECONFIG_PREFIX),
-        token: names::SHOOT_TOKEN_SECRET.to_owned(),
-    };
-    let target = plan::Firewall {
-        name,
-        namespace: SHOOT,
-        uid: "7a3d1f0e-0000-4000-8000-000000000001",
-        shoot: Some(&shoot),
-    };
-    let access = contract::access::AgentAccess {
-        server: "https://seed.test".to_owned(),
-        ca: "-".to_owned(),
-        mode: contract::access::Mode::Certificate,
-        seed: "a-seed".to_owned(),
-        handover_keys: vec![PrivateKey::generate().unwrap().public()],
-        lifeline: None,
-    };
-    plan::plan(&target, &Record::default(), &access).unwrap()
 }
 
 /// The object with some of it changed: `null` removes.

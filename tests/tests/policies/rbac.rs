@@ -6,12 +6,12 @@ use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use super::{POLL, SHOOT, Site, firewall, planned, refused, with};
+use super::{POLL, SHOOT, Site, firewall, refused, with};
 
 #[tokio::test]
 async fn a_role_opens_a_firewall_s_own_and_nothing_else() {
     let site = Site::new().await.unwrap();
-    let good = serde_json::to_value(planned(&firewall("fw-role")).role).unwrap();
+    let good = serde_json::to_value(site.planned(&firewall("fw-role")).await.role).unwrap();
     let shape = "reads firewalls, and Secrets of one firewall";
     let rule = |index: usize, change: Value| {
         let mut rules = good["rules"].clone();
@@ -67,17 +67,22 @@ async fn a_role_opens_a_firewall_s_own_and_nothing_else() {
         (
             "another firewall's",
             json!({ "metadata": { "labels": { names::FIREWALL_LABEL: "fw-other" } } }),
-            "named after a firewall",
+            "is named fw.metal-stack.io:<firewall>",
+        ),
+        (
+            "a name that others give, too",
+            json!({ "metadata": { "name": "fw-role" } }),
+            "is named fw.metal-stack.io:<firewall>",
         ),
         (
             "nobody's",
             json!({ "metadata": { "labels": { names::FIREWALL_LABEL: null } } }),
-            "named after a firewall",
+            "is named fw.metal-stack.io:<firewall>",
         ),
         (
             "no owner",
             json!({ "metadata": { "ownerReferences": null } }),
-            "named after a firewall",
+            "is named fw.metal-stack.io:<firewall>",
         ),
     ];
     // Made new, and made of one that stands.
@@ -117,7 +122,7 @@ async fn a_role_opens_a_firewall_s_own_and_nothing_else() {
 #[tokio::test]
 async fn somebody_else_s_role_cannot_be_changed_even_into_one_of_ours() {
     let site = Site::new().await.unwrap();
-    let good = serde_json::to_value(planned(&firewall("fw-foreign-role")).role).unwrap();
+    let good = serde_json::to_value(site.planned(&firewall("fw-foreign-role")).await.role).unwrap();
     let foreign = with(
         &good,
         &json!({ "metadata": { "labels": null, "ownerReferences": null } }),
@@ -131,7 +136,11 @@ async fn somebody_else_s_role_cannot_be_changed_even_into_one_of_ours() {
     );
     let roles: Api<Role> = Api::namespaced(site.approver.clone(), SHOOT);
     let read = roles
-        .patch("fw-foreign-role", &PatchParams::default(), &Patch::Merge(json!({})))
+        .patch(
+            "fw.metal-stack.io:fw-foreign-role",
+            &PatchParams::default(),
+            &Patch::Merge(json!({})),
+        )
         .await;
     refused("an empty patch", read, "roles", "with the label");
 }
@@ -139,7 +148,7 @@ async fn somebody_else_s_role_cannot_be_changed_even_into_one_of_ours() {
 #[tokio::test]
 async fn a_role_binding_gives_a_firewall_s_role_to_that_firewall_alone() {
     let site = Site::new().await.unwrap();
-    let plan = planned(&firewall("fw-binding"));
+    let plan = site.planned(&firewall("fw-binding")).await;
     let good = serde_json::to_value(plan.role_binding.unwrap()).unwrap();
     let subject = |change: Value| json!({ "subjects": [with(&good["subjects"][0], &change)] });
     let group = "rbac.authorization.k8s.io";
@@ -151,7 +160,11 @@ async fn a_role_binding_gives_a_firewall_s_role_to_that_firewall_alone() {
     let (role, subjects) = ("binds a Role of its own name", "has one subject");
     // The reference to a Role cannot be changed once it stands, so each case is one that does not stand yet.
     for (case, change, words) in [
-        ("another Role", json!({ "roleRef": { "name": "fw-other" } }), role),
+        (
+            "another Role",
+            json!({ "roleRef": { "name": "fw.metal-stack.io:fw-other" } }),
+            role,
+        ),
         (
             "another firewall",
             subject(json!({ "name": "fw.metal-stack.io:fw-other" })),
@@ -170,12 +183,12 @@ async fn a_role_binding_gives_a_firewall_s_role_to_that_firewall_alone() {
         (
             "another firewall's",
             json!({ "metadata": { "labels": { names::FIREWALL_LABEL: "fw-other" } } }),
-            "named after a firewall",
+            "is named fw.metal-stack.io:<firewall>",
         ),
         (
             "no owner",
             json!({ "metadata": { "ownerReferences": null } }),
-            "named after a firewall",
+            "is named fw.metal-stack.io:<firewall>",
         ),
     ] {
         refused(
@@ -200,13 +213,58 @@ async fn a_role_binding_gives_a_firewall_s_role_to_that_firewall_alone() {
         subjects,
     );
     let bindings: Api<RoleBinding> = Api::namespaced(site.approver.clone(), SHOOT);
-    bindings.delete("fw-binding", &DeleteParams::default()).await.unwrap();
+    bindings
+        .delete("fw.metal-stack.io:fw-binding", &DeleteParams::default())
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_role_that_was_there_before_is_not_bound_to_a_firewall_of_its_name() {
+    let site = Site::new().await.unwrap();
+    // Anything can be a firewall's name, and the label and the owner are what the approver says they are.
+    let role = "machine-controller-manager";
+    let secrets = json!([{ "apiGroups": [""], "resources": ["secrets"], "verbs": ["*"] }]);
+    site.given::<Role>(SHOOT, &json!({ "metadata": { "name": role }, "rules": secrets }))
+        .await;
+    let ours = serde_json::to_value(site.planned(&firewall(role)).await.role_binding.unwrap()).unwrap();
+    let user = format!("{}{role}", names::USER_PREFIX);
+    assert_eq!(ours["subjects"][0]["name"], user);
+    let to_role = json!({ "roleRef": { "name": role } });
+    let named = json!({ "metadata": { "name": role } });
+    let itself = json!({ "subjects": [with(&ours["subjects"][0], &named["metadata"])] });
+    for (case, change, words) in [
+        (
+            "under its own name",
+            with(&named, &to_role),
+            "is named fw.metal-stack.io:<firewall>",
+        ),
+        (
+            "to a user of its own name",
+            with(&with(&named, &to_role), &itself),
+            "is named fw.metal-stack.io:<firewall>",
+        ),
+        ("under the firewall's name", to_role, "binds a Role of its own name"),
+    ] {
+        let attack = site.apply::<RoleBinding>(SHOOT, &with(&ours, &change)).await;
+        refused(case, attack, "rolebindings", words);
+    }
+    // Nor can that Role be made into one that is bound.
+    let good = serde_json::to_value(site.planned(&firewall(role)).await.role).unwrap();
+    refused(
+        "the Role itself",
+        site.apply::<Role>(SHOOT, &with(&good, &named)).await,
+        "roles",
+        "with the label",
+    );
+    site.apply::<Role>(SHOOT, &good).await.unwrap();
+    site.apply::<RoleBinding>(SHOOT, &ours).await.unwrap();
 }
 
 #[tokio::test]
 async fn no_cluster_role_is_bound_even_if_somebody_gave_the_right_to() {
     let site = Site::new().await.unwrap();
-    let good = serde_json::to_value(planned(&firewall("fw-cluster-role")).role_binding.unwrap()).unwrap();
+    let good = serde_json::to_value(site.planned(&firewall("fw-cluster-role")).await.role_binding.unwrap()).unwrap();
     let bindings: Api<RoleBinding> = Api::namespaced(site.approver.clone(), SHOOT);
     let bind = async |role: &str| {
         let bad = with(&good, &json!({ "roleRef": { "kind": "ClusterRole", "name": role } }));
@@ -220,7 +278,7 @@ async fn no_cluster_role_is_bound_even_if_somebody_gave_the_right_to() {
     assert_eq!(status.code, 403, "{status:?}");
     site.give_too_much("rbac.authorization.k8s.io", "clusterroles", "bind")
         .await;
-    for role in ["cluster-admin", "fw-cluster-role"] {
+    for role in ["cluster-admin", "fw.metal-stack.io:fw-cluster-role"] {
         // The right takes a moment to be known.
         let answer = loop {
             match bind(role).await {
@@ -235,7 +293,13 @@ async fn no_cluster_role_is_bound_even_if_somebody_gave_the_right_to() {
 #[tokio::test]
 async fn somebody_else_s_role_binding_can_be_neither_changed_nor_deleted() {
     let site = Site::new().await.unwrap();
-    let good = serde_json::to_value(planned(&firewall("fw-foreign-binding")).role_binding.unwrap()).unwrap();
+    let good = serde_json::to_value(
+        site.planned(&firewall("fw-foreign-binding"))
+            .await
+            .role_binding
+            .unwrap(),
+    )
+    .unwrap();
     let foreign = with(
         &good,
         &json!({ "metadata": { "labels": null, "ownerReferences": null } }),
@@ -250,7 +314,9 @@ async fn somebody_else_s_role_binding_can_be_neither_changed_nor_deleted() {
     let bindings: Api<RoleBinding> = Api::namespaced(site.approver.clone(), SHOOT);
     refused(
         "deleting",
-        bindings.delete("fw-foreign-binding", &DeleteParams::default()).await,
+        bindings
+            .delete("fw.metal-stack.io:fw-foreign-binding", &DeleteParams::default())
+            .await,
         "rolebindings",
         "with the label",
     );

@@ -11,7 +11,7 @@ use secrecy::SecretString;
 use serde_json::{Value, json};
 use server::core::plan;
 
-use super::{SHOOT, Site, firewall, planned, refused, with};
+use super::{SHOOT, Site, firewall, refused, with};
 
 const POLICY: &str = "secrets";
 
@@ -19,7 +19,13 @@ fn token(of: &str) -> Value {
     let name = firewall(of);
     let token = SeedKey::from_bytes(&[7; 32]).unwrap().token(SHOOT, &name, 0);
     let expires = Timestamp::now() + jiff::SignedDuration::from_hours(1);
-    serde_json::to_value(plan::token_secret(&token, plan::labels(&name), "a test", expires)).unwrap()
+    serde_json::to_value(plan::token_secret(
+        &token,
+        plan::labels(SHOOT, &name),
+        "a test",
+        expires,
+    ))
+    .unwrap()
 }
 
 fn name(object: &Value) -> &str {
@@ -201,7 +207,7 @@ async fn what_serves_as_anchor_of_a_service_account_s_token_is_empty_and_named_a
     let site = Site::new().await.unwrap();
     let namespace = names::SERVICE_ACCOUNT_NAMESPACE;
     let good = json!({
-        "metadata": { "name": "fw-anchor", "labels": plan::labels(&firewall("fw-anchor")) },
+        "metadata": { "name": "fw-anchor", "labels": plan::labels(SHOOT, &firewall("fw-anchor")) },
         "type": "Opaque",
     });
     let what = "only empty Secrets";
@@ -336,14 +342,15 @@ async fn a_shoot_s_state_is_written_and_carried_along_and_never_deleted() {
 async fn a_firewall_s_own_secrets_are_written_read_and_deleted() {
     let site = Site::new().await.unwrap();
     let name = firewall("fw-own.1");
+    let uid = super::firewalls::make(&site.admin, name.as_str()).await.unwrap();
     let target = plan::Firewall {
         name: &name,
         namespace: SHOOT,
-        uid: "7a3d1f0e-0000-4000-8000-000000000001",
+        uid: &uid,
         shoot: None,
     };
     let bootstrap = plan::bootstrap_kubeconfig_secret(&target, &SecretString::from("text"));
-    for secret in [planned(&name).agent_secret, bootstrap] {
+    for secret in [site.planned(&name).await.agent_secret, bootstrap] {
         let good = serde_json::to_value(secret).unwrap();
         let own = super::secrets::name(&good);
         let what = "in a shoot's namespace";
@@ -408,7 +415,7 @@ async fn nobody_else_s_secret_can_be_read_changed_made_or_deleted() {
     let site = Site::new().await.unwrap();
     let label = json!({ "labels": { names::MANAGED_BY_LABEL: names::APPROVER, names::FIREWALL_LABEL: "fw-x", names::PERSIST_LABEL: "true" } });
     let owned =
-        serde_json::to_value(planned(&firewall("fw-x")).agent_secret).unwrap()["metadata"]["ownerReferences"].clone();
+        serde_json::to_value(site.planned(&firewall("fw-x")).await.agent_secret).unwrap()["metadata"]["ownerReferences"].clone();
     // Names of others', and ours where somebody else was first.
     for foreign in [
         "cloudprovider",
