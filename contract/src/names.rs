@@ -64,6 +64,9 @@ pub const MANAGED_BY_LABEL: &str = "app.kubernetes.io/managed-by";
 /// Which firewall an object of ours stands for.
 pub const FIREWALL_LABEL: &str = "firewall.metal-stack.io/firewall";
 
+/// Which namespace that firewall's Firewall stands in.
+pub const NAMESPACE_LABEL: &str = "firewall.metal-stack.io/namespace";
+
 /// Annotations. On the FirewallMonitor, in the shoot:
 pub const SEED_ACCESS: &str = "firewall.metal-stack.io/seed-access";
 pub const SEED_ACCESS_REPORT: &str = "firewall.metal-stack.io/seed-access-report";

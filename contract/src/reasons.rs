@@ -51,6 +51,8 @@ reasons! {
         OtherKey,
         /// The request is older than the operator's word that let one new key in.
         Outdated,
+        /// The bootstrap credential is not the one that stands for this firewall, or is revoked.
+        CredentialSpent,
         /// Two keys came with one bootstrap credential: an operator has to say which is the machine's.
         TwoKeys,
         /// Another Firewall in this seed has the same name and was first.

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use contract::names::{self, FirewallName};
-use contract::reasons::Reason;
 use contract::record::{CredentialKind, Record};
 use contract::token::SeedKey;
+use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
@@ -46,8 +46,8 @@ pub struct Approver {
     pub applied: Applied,
     /// What was handed out, by namespace and firewall, so that it is read once and not at each look.
     pub handed_out: Mutex<HashMap<(String, String), HandedOut>>,
-    /// The reason last given for a request, so that one that waits does not fill the log.
-    pub said: Mutex<HashMap<String, Reason>>,
+    /// What was last said of an object, as a fingerprint.
+    pub said: Mutex<HashMap<String, u64>>,
 }
 
 #[derive(Clone, Default)]
@@ -59,6 +59,14 @@ pub struct HandedOut {
 impl Approver {
     pub fn kind(&self) -> CredentialKind {
         *self.kind.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until every Firewall is known: of two of one name, nobody is right by having been seen first.
+    pub async fn ready(&self) {
+        for store in &self.firewalls {
+            // An error means that the watch's task is gone, and with it this process soon.
+            let _ = store.wait_until_ready().await;
+        }
     }
 
     /// Lets go of what is remembered of Firewalls that are gone.
@@ -102,6 +110,19 @@ impl Approver {
             .map_or(Ok(None), |state| state.record(firewall))
     }
 
+    /// Namespaces, other than this one, whose state holds a certificate of a firewall of this name that is still good.
+    pub fn holders_of_certificates(&self, name: &FirewallName, except: &str, now: Timestamp) -> Vec<String> {
+        let secrets = self.states.iter().flat_map(Store::state);
+        secrets
+            .filter_map(|secret| Some((secret.namespace()?, secret)))
+            .filter(|(namespace, secret)| {
+                let record = State::of(namespace, (**secret).clone()).record(name).ok().flatten();
+                namespace != except && record.and_then(|r| r.certificate).is_some_and(|c| c.not_after > now)
+            })
+            .map(|(namespace, _)| namespace)
+            .collect()
+    }
+
     pub fn shoot_secret(&self, namespace: &str) -> Option<Arc<Secret>> {
         cached(&self.shoot_secrets, namespace, names::SHOOT_ACCESS_SECRET)
     }
@@ -140,13 +161,14 @@ impl Approver {
 }
 
 impl Approver {
-    /// Whether this reason is new for this request.
-    pub fn is_news(&self, request: &str, reason: Reason) -> bool {
+    /// Whether this has not just been said of that object: what waits must not fill the log.
+    pub fn is_news(&self, object: &str, what: &str) -> bool {
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         if said.len() > SAID_MAX {
             said.clear();
         }
-        said.insert(request.to_owned(), reason) != Some(reason)
+        let what = fingerprint(what.as_bytes());
+        said.insert(object.to_owned(), what) != Some(what)
     }
 }
 

@@ -95,7 +95,7 @@ pub async fn stand(
             Some(bearer) => bearer,
             None => return Ok(Standing::IdTaken),
         },
-        CredentialKind::ServiceAccount => service_account(seed, firewall.name, credential, known).await?,
+        CredentialKind::ServiceAccount => service_account(seed, firewall, credential, known).await?,
     };
     let kubeconfig = seed
         .endpoint
@@ -136,7 +136,7 @@ async fn token(
     credential: &Credential,
 ) -> Result<Option<SecretString>, CredentialError> {
     let token = key.token(firewall.namespace, firewall.name, credential.epoch);
-    let labels = plan::labels(firewall.name);
+    let labels = plan::labels(firewall.namespace, firewall.name);
     match seed.read_own(names::TOKEN_NAMESPACE, &token.secret_name()).await {
         Ok(None) => {}
         Ok(Some(found)) if found.labels() == &labels => {}
@@ -153,15 +153,15 @@ async fn token(
 
 async fn service_account(
     seed: &Seed,
-    firewall: &FirewallName,
+    of: &plan::Firewall<'_>,
     credential: &Credential,
     known: Option<&Kubeconfig>,
 ) -> Result<SecretString, CredentialError> {
-    let namespace = names::SERVICE_ACCOUNT_NAMESPACE;
+    let (namespace, firewall) = (names::SERVICE_ACCOUNT_NAMESPACE, of.name);
     let meta = ObjectMeta {
         name: Some(firewall.to_string()),
         namespace: Some(namespace.into()),
-        labels: Some(plan::labels(firewall)),
+        labels: Some(plan::labels(of.namespace, firewall)),
         ..ObjectMeta::default()
     };
     let accounts: Api<ServiceAccount> = Api::namespaced(seed.client.clone(), namespace);
@@ -171,6 +171,12 @@ async fn service_account(
         ..ServiceAccount::default()
     };
     apply(&accounts, names::APPROVER, firewall.as_str(), &account).await?;
+    if let Some(found) = seed.read_own(namespace, firewall.as_str()).await?
+        && Some(found.labels()) != meta.labels.as_ref()
+    {
+        // It was made for a firewall of this name in another namespace: its tokens must not open this one's name.
+        seed.delete_secret(namespace, firewall.as_str()).await?;
+    }
     let secret = Secret {
         metadata: meta,
         type_: Some("Opaque".into()),

@@ -16,7 +16,7 @@ use kube::{Resource, ResourceExt};
 use secrecy::{ExposeSecret, SecretString};
 use thiserror::Error;
 
-use cluster::failure::Failure;
+use cluster::failure::{Class, Failure};
 use cluster::firewall::Firewall;
 
 use crate::approver::{Approver, HandedOut};
@@ -55,6 +55,7 @@ pub async fn reconcile(
     guard: Arc<DeserializeGuard<Firewall>>,
     approver: Arc<Approver>,
 ) -> Result<Action, FirewallError> {
+    approver.ready().await;
     let firewall = match &guard.0 {
         Ok(firewall) => firewall,
         Err(error) => {
@@ -121,6 +122,10 @@ impl<'a> Worker<'a> {
         if let Some(other) = self.sight.taken_by(&name).map_err(|e| self.state_error(e))? {
             let message =
                 format!("a Firewall in namespace {other} has this name and was first: names are unique in a seed");
+            if !self.approver.dry_run {
+                // It may have had the name before: the user of that name is another machine now.
+                self.provision(&name).role_binding(None).await?;
+            }
             return Ok(done(Phase::Refused, Reason::NameTaken, message));
         }
         if self.approver.dry_run {
@@ -128,12 +133,7 @@ impl<'a> Worker<'a> {
         }
         let mut side = self.sight.shoot();
         let (state, record) = self.advance(&name, &side, false, now).await?;
-        let provision = Provision {
-            approver: self.approver,
-            namespace: &self.namespace,
-            name: &name,
-            object: &self.object,
-        };
+        let provision = self.provision(&name);
         if self.firewall.metadata.deletion_timestamp.is_some() {
             provision.revoke(&record).await?;
             return Ok(done(
@@ -146,7 +146,11 @@ impl<'a> Worker<'a> {
         match self.lifeline(&name, &side, handed_out.lifeline.as_ref(), now).await {
             Ok(lifeline) => handed_out.lifeline = lifeline,
             // The tenant's side; everything in the seed goes on without it.
-            Err(failure) => side.closed = Some((Reason::ShootUnreachable, failure.to_string())),
+            Err(failure) => {
+                // A tenant's own words are not shown: they may say anything, and something else each time.
+                let what = format!("{} in the shoot: {}", failure.what, failure.class.words());
+                side.closed = Some((Reason::ShootUnreachable, what));
+            }
         }
         let stood = self.stand(&provision, &name, &state, &record, &side, handed_out).await;
         if matches!(stood, Err(FirewallError::IdTaken(_))) {
@@ -159,6 +163,15 @@ impl<'a> Worker<'a> {
             status::of(&name, &record, has_shoot_access, side.refused.or(side.closed)),
             recheck,
         ))
+    }
+
+    fn provision<'b>(&'b self, name: &'b FirewallName) -> Provision<'b> {
+        Provision {
+            approver: self.approver,
+            namespace: &self.namespace,
+            name,
+            object: &self.object,
+        }
     }
 
     /// Has everything stand that belongs to this record. Needs the seed alone.
@@ -227,12 +240,7 @@ impl<'a> Worker<'a> {
         if known.as_ref() == Some(&next) {
             return Ok((state, next));
         }
-        let provision = Provision {
-            approver: self.approver,
-            namespace: &self.namespace,
-            name,
-            object: &self.object,
-        };
+        let provision = self.provision(name);
         provision.revoke_replaced(known.as_ref(), &next).await?;
         let saved = state
             .save(&self.approver.seed, name, &next)
@@ -287,6 +295,14 @@ impl<'a> Worker<'a> {
         if let Some(known) = known.and_then(|known| lifeline::restore(known.expose_secret(), shoot, server, now)) {
             return Ok(Some(known));
         }
+        let Some(_turn) = shoot.turn().await else {
+            let what = format!("make the lifeline of firewall {name}");
+            return Err(Failure {
+                what,
+                class: Class::Busy,
+                detail: "the shoot is slow".into(),
+            });
+        };
         lifeline::make(shoot, &self.namespace, name, server).await.map(Some)
     }
 

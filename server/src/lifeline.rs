@@ -46,7 +46,7 @@ pub async fn make(
     let meta = ObjectMeta {
         name: Some(name.clone()),
         namespace: Some(names::MONITOR_NAMESPACE.into()),
-        labels: Some(plan::labels(firewall)),
+        labels: Some(plan::labels(namespace, firewall)),
         ..ObjectMeta::default()
     };
     let accounts: Api<ServiceAccount> = Api::namespaced(shoot.client.clone(), names::MONITOR_NAMESPACE);

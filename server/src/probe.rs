@@ -28,24 +28,29 @@ const PROBE_LIFE: SignedDuration = SignedDuration::from_mins(10);
 /// The only authorizer whose rules a review may leave out: it speaks of nodes alone, and no token is one.
 const NODE_AUTHORIZER: &str = "node authorizer does not support user rule resolution";
 
-/// Which credential is safe on this seed, and why.
-pub async fn choose(seed: &Seed, key: &SeedKey) -> (CredentialKind, String) {
-    match rules(seed, key).await {
-        Err(failure) => (
-            CredentialKind::ServiceAccount,
-            format!("the probe with a bootstrap token failed: {failure}"),
-        ),
-        Ok(status) => match surplus(&status) {
-            None => (
-                CredentialKind::Token,
-                "a bootstrap token opens nothing but certificate requests here".into(),
-            ),
-            Some(surplus) => (
+/// Which credential is safe on this seed, and why; an error if it could not be found out.
+pub async fn choose(seed: &Seed, key: &SeedKey) -> Result<(CredentialKind, String), Failure> {
+    let status = match rules(seed, key).await {
+        Ok(status) => status,
+        // The seed answered, and does not take the token: that is a fact about it and no hiccup.
+        Err(failure) if failure.is(Class::Unauthenticated) => {
+            return Ok((
                 CredentialKind::ServiceAccount,
-                format!("a bootstrap token opens more here: {surplus}"),
-            ),
-        },
-    }
+                "bootstrap tokens are not taken here".into(),
+            ));
+        }
+        Err(failure) => return Err(failure),
+    };
+    Ok(match surplus(&status) {
+        None => (
+            CredentialKind::Token,
+            "a bootstrap token opens nothing but certificate requests here".into(),
+        ),
+        Some(surplus) => (
+            CredentialKind::ServiceAccount,
+            format!("a bootstrap token opens more here: {surplus}"),
+        ),
+    })
 }
 
 /// Whether this seed takes bootstrap tokens at all, for an operator who insists on them.

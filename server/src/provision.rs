@@ -31,12 +31,11 @@ impl Provision<'_> {
     pub async fn apply(&self, plan: &plan::Plan) -> Result<(), FirewallError> {
         let Approver { seed, applied, .. } = self.approver;
         let roles: Api<Role> = Api::namespaced(seed.client.clone(), self.namespace);
-        let bindings: Api<RoleBinding> = Api::namespaced(seed.client.clone(), self.namespace);
-        let name = self.name.as_str();
+        let name = self.name.role();
 
         let (key, content) = self.content("Role", &plan.role);
         if !applied.recently(&key, &content) {
-            apply(&roles, names::APPROVER, name, &plan.role)
+            apply(&roles, names::APPROVER, &name, &plan.role)
                 .await
                 .map_err(|e| self.call_error(e))?;
             applied.remember(&key, &content);
@@ -48,20 +47,29 @@ impl Provision<'_> {
                 .map_err(|e| self.call_error(e))?;
             applied.remember(&key, &content);
         }
-        let (key, content) = self.content("RoleBinding", &plan.role_binding);
-        if !applied.recently(&key, &content) {
-            match &plan.role_binding {
-                Some(binding) => apply(&bindings, names::APPROVER, name, binding).await.map(|_| ()),
-                None => {
-                    let what = format!("delete RoleBinding {}", self.object);
-                    call_opt(what, bindings.delete(name, &DeleteParams::default()))
-                        .await
-                        .map(|_| ())
-                }
-            }
-            .map_err(|e| self.call_error(e))?;
-            applied.remember(&key, &content);
+        self.role_binding(plan.role_binding.as_ref()).await
+    }
+
+    /// Gives the firewall's user its Role, or takes it away.
+    pub async fn role_binding(&self, wanted: Option<&RoleBinding>) -> Result<(), FirewallError> {
+        let Approver { seed, applied, .. } = self.approver;
+        let bindings: Api<RoleBinding> = Api::namespaced(seed.client.clone(), self.namespace);
+        let name = self.name.role();
+        let (key, content) = self.content("RoleBinding", &wanted);
+        if applied.recently(&key, &content) {
+            return Ok(());
         }
+        let written = match wanted {
+            Some(binding) => apply(&bindings, names::APPROVER, &name, binding).await.map(|_| ()),
+            None => {
+                let what = format!("delete RoleBinding {}/{name}", self.namespace);
+                call_opt(what, bindings.delete(&name, &DeleteParams::default()))
+                    .await
+                    .map(|_| ())
+            }
+        };
+        written.map_err(|e| self.call_error(e))?;
+        applied.remember(&key, &content);
         Ok(())
     }
 
@@ -87,7 +95,7 @@ impl Provision<'_> {
             return self.revoke(record).await;
         }
         let key = self.key("credential");
-        let content = format!("{credential:?}{:?}", seed.endpoint);
+        let content = format!("{credential:?}{:?}{extension:?}", seed.endpoint);
         if applied.recently(&key, content.as_bytes()) {
             return Ok(());
         }

@@ -39,6 +39,7 @@ const SIGNING_GRACE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_secs(300);
 
 pub async fn reconcile(csr: Arc<CertificateSigningRequest>, approver: Arc<Approver>) -> Result<Action, RequestError> {
+    approver.ready().await;
     let name = csr.name_any();
     if condition(&csr, "Denied").is_some() || condition(&csr, "Failed").is_some() {
         return Ok(Action::await_change());
@@ -69,7 +70,7 @@ fn retry_after(csr: &CertificateSigningRequest, now: Timestamp) -> Duration {
         .creation_timestamp()
         .map_or(0, |created| now.duration_since(created.0).as_secs());
     match age {
-        ..5 => Duration::from_millis(250),
+        0..5 => Duration::from_millis(250),
         5..60 => Duration::from_secs(2),
         60..600 => Duration::from_secs(15),
         _ => Duration::from_secs(60),
@@ -187,7 +188,7 @@ async fn carry_out(
             if let Some(change) = record.filter(|_| !dry_run) {
                 save(&name, change, approver).await?;
             }
-            if approver.is_news(&name, reason) {
+            if approver.is_news(&name, reason.as_str()) {
                 tracing::info!(request = %name, %requester, %reason, dry_run, "not decided yet: {why}");
                 if !dry_run {
                     approver.events.warning(csr.object_ref(&()), reason, "Wait", &why);
@@ -252,6 +253,9 @@ async fn save(name: &str, change: Change, approver: &Approver) -> Result<bool, R
     let Some(record) = stored.record(&change.firewall).map_err(state)? else {
         return Ok(false);
     };
+    if record.keys != change.before {
+        return Ok(false);
+    }
     let record = Record {
         keys: change.keys,
         ..record

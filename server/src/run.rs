@@ -52,7 +52,13 @@ pub async fn run(run: Run) -> anyhow::Result<()> {
             CredentialKind::Token
         }
         BootstrapCredential::Auto => {
-            let (kind, why) = probe::choose(&seed, &key).await;
+            let chosen = probe::choose(&seed, &key).await;
+            let (kind, why) = chosen.unwrap_or_else(|failure| {
+                (
+                    CredentialKind::ServiceAccount,
+                    format!("the probe with a bootstrap token failed: {failure}"),
+                )
+            });
             tracing::info!(?kind, "bootstrap credential: {why}");
             kind
         }
@@ -99,7 +105,9 @@ impl Workers {
         let controllers: Vec<_> = scopes::<DeserializeGuard<Firewall>>(&client, &run.namespaces)
             .map(|api| Controller::new(api, watcher::Config::default()))
             .collect();
-        let ours = watcher::Config::default().fields(&format!("spec.signerName={}", names::SIGNER));
+        let ours = watcher::Config::default()
+            .page_size(100)
+            .fields(&format!("spec.signerName={}", names::SIGNER));
         let request_controller = Controller::new(Api::<CertificateSigningRequest>::all(client.clone()), ours);
 
         let (wake_firewall, mut woken_firewalls) = mpsc::unbounded_channel::<(String, String)>();
@@ -135,7 +143,7 @@ impl Workers {
             let trigger = listen(woken.subscribe());
             let worker = controller
                 .reconcile_on(trigger)
-                .with_config(controller::Config::default().concurrency(8))
+                .with_config(controller::Config::default().concurrency(16))
                 .graceful_shutdown_on(stop.clone().cancelled_owned())
                 .run(firewalls::reconcile, firewall_error, Arc::clone(&approver));
             workers.spawn(drain("worker for Firewalls", worker));
@@ -198,7 +206,14 @@ impl Workers {
     }
 
     async fn probe(&self) {
-        let (kind, why) = probe::choose(&self.approver.seed, &self.approver.key).await;
+        let (kind, why) = match probe::choose(&self.approver.seed, &self.approver.key).await {
+            Ok(chosen) => chosen,
+            Err(failure) => {
+                // To change the kind revokes what machines hold: not for an answer that did not come.
+                tracing::warn!(%failure, "what a bootstrap token may do here could not be asked; nothing is changed");
+                return;
+            }
+        };
         if kind != self.approver.kind() {
             tracing::warn!(?kind, "bootstrap credential: {why}");
             *self

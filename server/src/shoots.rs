@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use contract::kubeconfig::{CaBundle, Credential, Kubeconfig};
 use contract::names;
@@ -12,13 +13,19 @@ use contract::reasons::Reason;
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Secret;
 use kube::core::PartialObjectMeta;
-use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, ResourceExt};
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::JoinHandle;
 
 use cluster::client;
 use cluster::firewall::FirewallMonitor;
+
+/// How much of a tenant's is read at a time, and kept.
+const PAGE: u32 = 10;
+const REPORT_MAX: usize = 16 * 1024;
+const REPORTS_MAX: usize = 1000;
+const TURN: Duration = Duration::from_secs(1);
 
 /// Why a shoot is not open, in words for the operator.
 pub type Closed = (Reason, String);
@@ -32,7 +39,8 @@ pub struct Shoots {
 pub struct Shoot {
     pub client: Client,
     pub ca: CaBundle,
-    monitors: Store<PartialObjectMeta<FirewallMonitor>>,
+    reports: Arc<Reports>,
+    turn: Semaphore,
     version: u64,
     watch: JoinHandle<()>,
 }
@@ -78,20 +86,20 @@ impl Shoots {
 
     fn watch(&self, namespace: &str, client: Client, ca: CaBundle, version: u64) -> Shoot {
         let api: Api<PartialObjectMeta<FirewallMonitor>> = Api::namespaced(client.clone(), names::MONITOR_NAMESPACE);
-        let (monitors, writer) = reflector::store();
-        let stream = watcher(api, watcher::Config::default())
-            .default_backoff()
-            .reflect(writer)
-            .applied_objects();
-        let (namespace, reported) = (namespace.to_owned(), self.reported.clone());
+        // A tenant fills these objects as he likes: few are read at a time, and of each only the report is kept.
+        let config = watcher::Config::default().page_size(PAGE);
+        let stream = watcher(api, config).default_backoff().applied_objects();
+        let reports = Arc::new(Reports::default());
+        let (namespace, reported, kept) = (namespace.to_owned(), self.reported.clone(), Arc::clone(&reports));
         let watch = tokio::spawn(async move {
             let mut stream = std::pin::pin!(stream);
             let mut failing = false;
             while let Some(event) = stream.next().await {
                 match event {
-                    Ok(monitor) => {
+                    Ok(mut monitor) => {
                         failing = false;
-                        if monitor.annotations().contains_key(names::SEED_ACCESS_REPORT) {
+                        let report = monitor.annotations_mut().remove(names::SEED_ACCESS_REPORT);
+                        if report.is_some_and(|report| kept.keep(&monitor.name_any(), report)) {
                             let _ = reported.send((namespace.clone(), monitor.name_any()));
                         }
                     }
@@ -106,7 +114,8 @@ impl Shoots {
         Shoot {
             client,
             ca,
-            monitors,
+            reports,
+            turn: Semaphore::new(1),
             version,
             watch,
         }
@@ -116,10 +125,35 @@ impl Shoots {
 impl Shoot {
     /// What a firewall left as its report, unopened.
     pub fn report(&self, firewall: &str) -> Option<String> {
-        let monitor = self
-            .monitors
-            .get(&ObjectRef::new(firewall).within(names::MONITOR_NAMESPACE))?;
-        monitor.annotations().get(names::SEED_ACCESS_REPORT).cloned()
+        self.reports
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(firewall)
+            .cloned()
+    }
+
+    /// The right to work in this shoot; none if another worker has it and the shoot is slow. So one tenant's slow
+    /// webhooks hold one worker and not all of them.
+    pub async fn turn(&self) -> Option<SemaphorePermit<'_>> {
+        tokio::time::timeout(TURN, self.turn.acquire()).await.ok()?.ok()
+    }
+}
+
+/// The newest report of each firewall, as it came.
+#[derive(Default)]
+struct Reports(Mutex<HashMap<String, String>>);
+
+impl Reports {
+    /// Whether it says something new.
+    fn keep(&self, firewall: &str, report: String) -> bool {
+        let mut reports = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = reports.get(firewall);
+        if known == Some(&report) || report.len() > REPORT_MAX || (known.is_none() && reports.len() >= REPORTS_MAX) {
+            return false;
+        }
+        reports.insert(firewall.to_owned(), report);
+        true
     }
 }
 
@@ -152,14 +186,17 @@ fn kubeconfig(namespace: &str, secret: Option<&Secret>, api_server_url: &str) ->
         )));
     };
     let ca = CaBundle::from_pem(&ca).map_err(|e| missing(format!("{what}, key bundle.crt: {e}")))?;
-    Ok(Kubeconfig {
+    let built = Kubeconfig {
         server: api_server_url.to_owned(),
         tls_server_name: None,
         ca,
         credential: Credential::Token(token.into()),
         namespace: namespace.to_owned(),
         bootstrap: None,
-    })
+    };
+    // Through our own reader: an address without TLS would be sent the token in clear.
+    let what = format!("status.shootAccess.apiServerURL of a Firewall in {namespace}, with {what}");
+    Kubeconfig::read_operators(&what, &built.write()).map_err(|e| missing(e.to_string()))
 }
 
 fn fingerprint(kubeconfig: &Kubeconfig) -> u64 {

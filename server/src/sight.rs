@@ -76,7 +76,7 @@ impl Sight<'_> {
         side
     }
 
-    /// Another Firewall that has this name by right.
+    /// The namespace of whoever has this name by right, if that is not this Firewall.
     pub fn taken_by(&self, name: &FirewallName) -> Result<Option<String>, StateError> {
         let all = self.approver.firewalls_named(name.as_str());
         let mut facts = Vec::with_capacity(all.len());
@@ -95,9 +95,20 @@ impl Sight<'_> {
                 record: record.as_ref(),
             })
             .collect();
-        Ok(owner(&candidates)
-            .filter(|owner| owner.namespace != self.namespace)
-            .map(|owner| owner.namespace.to_owned()))
+        let Some(owner) = owner(&candidates) else {
+            return Ok(None);
+        };
+        if owner.namespace != self.namespace {
+            return Ok(Some(owner.namespace.to_owned()));
+        }
+        if owner.record.is_some() {
+            return Ok(None);
+        }
+        // Nobody else has the name, but somebody had it: a certificate of his would open this firewall's Secrets.
+        Ok(self
+            .approver
+            .holders_of_certificates(name, &self.namespace, Timestamp::now())
+            .pop())
     }
 
     /// The firewall's report, opened with its pinned key and nothing else.
@@ -107,7 +118,9 @@ impl Sight<'_> {
         match Report::open(&message, key) {
             Ok(report) => Some(report),
             Err(error) => {
-                tracing::warn!(firewall = %self.object, %error, "the report in the FirewallMonitor is not believed");
+                if self.approver.is_news(&format!("report {}", self.object), &message) {
+                    tracing::warn!(firewall = %self.object, %error, "the report in the FirewallMonitor is not believed");
+                }
                 None
             }
         }

@@ -10,10 +10,11 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
+use kube::api::PostParams;
 use serde_json::json;
 use thiserror::Error;
 
-use cluster::api::call_opt;
+use cluster::api::{call, call_opt};
 use cluster::failure::{Class, Failure};
 
 use crate::seed::Seed;
@@ -76,7 +77,18 @@ impl State {
             )])),
             ..Secret::default()
         };
-        Ok(Self::of(namespace, seed.apply_secret(namespace, &secret).await?))
+        // A POST: of two that find none, one makes the key and the other reads it.
+        let what = format!("create Secret {namespace}/{}", names::STATE_SECRET);
+        match call(what, seed.secrets(namespace).create(&PostParams::default(), &secret)).await {
+            Ok(secret) => Ok(Self::of(namespace, secret)),
+            Err(failure) if failure.is(Class::AlreadyExists) => {
+                let made = Self::load(seed, namespace).await?;
+                made.ok_or_else(|| StateError::NoHandoverKey {
+                    namespace: namespace.to_owned(),
+                })
+            }
+            Err(failure) => Err(failure.into()),
+        }
     }
 
     pub async fn load(seed: &Seed, namespace: &str) -> Result<Option<Self>, StateError> {

@@ -18,6 +18,9 @@ use crate::approver::Approver;
 use crate::core::decide::two_keys;
 use crate::shoots::Closed;
 
+/// What a person reads at a glance, and an annotation holds.
+const MESSAGE_MAX: usize = 600;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum State {
     /// The firewall works with its certificate.
@@ -127,10 +130,16 @@ pub async fn tell(approver: &Approver, firewall: &Firewall, status: &Status) -> 
         // Whole seconds: for people, and the same when it is read back.
         _ => Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default(),
     };
+    let message: String = status
+        .message
+        .chars()
+        .filter(|c| !c.is_control())
+        .take(MESSAGE_MAX)
+        .collect();
     let tell = Told {
         state: status.state,
         reason: status.reason.as_str().into(),
-        message: status.message.clone(),
+        message,
         since,
         until: status.until,
     };
@@ -138,6 +147,16 @@ pub async fn tell(approver: &Approver, firewall: &Firewall, status: &Status) -> 
         return Ok(());
     }
     let (namespace, name) = (firewall.namespace().unwrap_or_default(), firewall.name_any());
+    // Another wording alone is told now and then: a message that differs each time would make this a loop, since what
+    // is written here is a change of the Firewall that is looked at.
+    let key = format!("state {namespace}/{name}");
+    let reworded = told
+        .as_ref()
+        .is_some_and(|told| told.state == tell.state && told.reason == tell.reason);
+    if reworded && approver.applied.recently(&key, b"") {
+        return Ok(());
+    }
+    approver.applied.remember(&key, b"");
     let patch = json!({
         "apiVersion": Firewall::api_version(&()),
         "kind": Firewall::kind(&()),

@@ -32,7 +32,10 @@ impl Program {
             .stderr(out)
             .spawn()
             .with_context(|| format!("start {name}"))?;
-        Ok(Self { child, log: log.to_owned() })
+        Ok(Self {
+            child,
+            log: log.to_owned(),
+        })
     }
 
     pub fn id(&self) -> u32 {
@@ -92,15 +95,30 @@ impl ApproverHome {
     /// As the manifests have it: ServiceAccount firewall-approver, and nothing more.
     pub async fn new(seed: &Cluster) -> anyhow::Result<Self> {
         let dir = TempDir::new()?;
-        let arguments = ["create", "token", "-n", "firewall-approver", "firewall-approver", "--duration=24h"];
+        let arguments = [
+            "create",
+            "token",
+            "-n",
+            "firewall-approver",
+            "firewall-approver",
+            "--duration=24h",
+        ];
         let token = seed.kubectl_ok(&arguments).await?;
-        write_private(&dir.path().join("kubeconfig"), &seed.kubeconfig_with_token(token.trim()))?;
-        Ok(Self { dir, server: seed.server_url() })
+        write_private(
+            &dir.path().join("kubeconfig"),
+            &seed.kubeconfig_with_token(token.trim()),
+        )?;
+        Ok(Self {
+            dir,
+            server: seed.server_url(),
+        })
     }
 
     pub fn start(&self, more: &[&str]) -> anyhow::Result<Program> {
         let kubeconfig = self.dir.path().join("kubeconfig").display().to_string();
-        let mut args = ["run", "--kubeconfig", &kubeconfig, "--seed-server", &self.server].map(str::to_owned).to_vec();
+        let mut args = ["run", "--kubeconfig", &kubeconfig, "--seed-server", &self.server]
+            .map(str::to_owned)
+            .to_vec();
         args.extend(more.iter().map(ToString::to_string));
         Program::start("firewall-approver", &args, &self.log_path())
     }
@@ -139,7 +157,11 @@ impl Machine {
     }
 
     pub fn with_kubeconfig(namespace: &str, firewall: &str, kubeconfig: &str) -> anyhow::Result<Self> {
-        let machine = Self { dir: TempDir::new()?, firewall: firewall.to_owned(), namespace: namespace.to_owned() };
+        let machine = Self {
+            dir: TempDir::new()?,
+            firewall: firewall.to_owned(),
+            namespace: namespace.to_owned(),
+        };
         fs::create_dir_all(machine.config())?;
         fs::create_dir_all(machine.state())?;
         fs::set_permissions(machine.state(), fs::Permissions::from_mode(0o700))?;
@@ -163,12 +185,21 @@ impl Machine {
 
     /// Runs a command of the agent to its end.
     pub fn command(&self, command: &str, more: &[&str]) -> anyhow::Result<std::process::Output> {
-        Ok(Command::new(binary("firewall-agent")?).arg(command).args(self.places()).args(more).output()?)
+        Ok(Command::new(binary("firewall-agent")?)
+            .arg(command)
+            .args(self.places())
+            .args(more)
+            .output()?)
     }
 
     fn places(&self) -> Vec<String> {
         let path = |path: PathBuf| path.display().to_string();
-        vec!["--config-dir".into(), path(self.config()), "--state-dir".into(), path(self.state())]
+        vec![
+            "--config-dir".into(),
+            path(self.config()),
+            "--state-dir".into(),
+            path(self.state()),
+        ]
     }
 
     pub fn config(&self) -> PathBuf {
@@ -207,7 +238,10 @@ impl Machine {
         fs::create_dir_all(self.config())?;
         fs::create_dir_all(self.state())?;
         fs::set_permissions(self.state(), fs::Permissions::from_mode(0o700))?;
-        write_private(&self.config().join(".bootstrap.kubeconfig"), &String::from_utf8(kubeconfig)?)
+        write_private(
+            &self.config().join(".bootstrap.kubeconfig"),
+            &String::from_utf8(kubeconfig)?,
+        )
     }
 }
 
@@ -216,11 +250,19 @@ pub async fn bootstrap_kubeconfig(seed: &Cluster, namespace: &str, firewall: &st
     let name = format!("{firewall}-bootstrap-kubeconfig");
     let client = seed.client().await?;
     let secrets: kube::Api<k8s_openapi::api::core::v1::Secret> = kube::Api::namespaced(client, namespace);
-    eventually(&format!("Secret {namespace}/{name}"), Duration::from_secs(30), || async {
-        let secret = secrets.get(&name).await?;
-        let bytes = secret.data.unwrap_or_default().remove("kubeconfig").context("no key kubeconfig")?;
-        Ok(String::from_utf8(bytes.0)?)
-    })
+    eventually(
+        &format!("Secret {namespace}/{name}"),
+        Duration::from_secs(30),
+        || async {
+            let secret = secrets.get(&name).await?;
+            let bytes = secret
+                .data
+                .unwrap_or_default()
+                .remove("kubeconfig")
+                .context("no key kubeconfig")?;
+            Ok(String::from_utf8(bytes.0)?)
+        },
+    )
     .await
 }
 
@@ -233,6 +275,11 @@ fn write_private(path: &Path, text: &str) -> anyhow::Result<()> {
 /// The binaries stand beside the test's own folder; `make` builds them first.
 fn binary(name: &str) -> anyhow::Result<PathBuf> {
     let exe = std::env::current_exe()?;
-    let found = exe.ancestors().skip(1).take(2).map(|dir| dir.join(name)).find(|path| path.is_file());
+    let found = exe
+        .ancestors()
+        .skip(1)
+        .take(2)
+        .map(|dir| dir.join(name))
+        .find(|path| path.is_file());
     found.with_context(|| format!("{name} is not built: run `cargo build --workspace --bins` first"))
 }

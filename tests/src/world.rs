@@ -20,7 +20,10 @@ static INSTALLED: OnceCell<()> = OnceCell::const_new();
 
 /// The seed with what an operator installs there: `manifests/seed` and nothing else.
 pub async fn seed() -> anyhow::Result<&'static Cluster> {
-    let options = || ClusterOptions { audit: true, ..ClusterOptions::new("seed") };
+    let options = || ClusterOptions {
+        audit: true,
+        ..ClusterOptions::new("seed")
+    };
     let seed = SEED.get(options).await?;
     let shoot = shoot_cluster().await?;
     INSTALLED
@@ -38,11 +41,18 @@ async fn shoot_cluster() -> anyhow::Result<&'static Cluster> {
 }
 
 pub async fn install_seed(seed: &Cluster) -> anyhow::Result<()> {
-    seed.kubectl_apply_kustomize(manifests("seed").as_ref()).await.context("apply manifests/seed").map(|_| ())
+    seed.kubectl_apply_kustomize(manifests("seed").as_ref())
+        .await
+        .context("apply manifests/seed")
+        .map(|_| ())
 }
 
 pub async fn install_shoot(shoot: &Cluster) -> anyhow::Result<()> {
-    shoot.kubectl_apply_kustomize(manifests("shoot").as_ref()).await.context("apply manifests/shoot").map(|_| ())
+    shoot
+        .kubectl_apply_kustomize(manifests("shoot").as_ref())
+        .await
+        .context("apply manifests/shoot")
+        .map(|_| ())
 }
 
 pub fn manifests(part: &str) -> String {
@@ -62,7 +72,11 @@ impl World {
         let seed = seed().await?;
         let shoot = Shoot::create(seed, shoot_cluster().await?, namespace).await?;
         shoot.write_approver_access().await?;
-        Ok(Self { seed, shoot, home: ApproverHome::new(seed).await? })
+        Ok(Self {
+            seed,
+            shoot,
+            home: ApproverHome::new(seed).await?,
+        })
     }
 
     pub fn namespace(&self) -> &str {
@@ -96,7 +110,10 @@ impl World {
     /// What the approver says of a firewall, in its annotation.
     pub async fn state(&self, firewall: &str) -> anyhow::Result<Value> {
         let path = r"jsonpath={.metadata.annotations.firewall\.metal-stack\.io/seed-access-state}";
-        let text = self.seed.kubectl_ok(&["get", "firewall", "-n", self.namespace(), firewall, "-o", path]).await?;
+        let text = self
+            .seed
+            .kubectl_ok(&["get", "firewall", "-n", self.namespace(), firewall, "-o", path])
+            .await?;
         serde_json::from_str(&text).with_context(|| format!("Firewall {firewall} has no state yet: {text:?}"))
     }
 
@@ -112,19 +129,39 @@ impl World {
     }
 
     pub async fn annotate(&self, firewall: &str, annotation: &str) -> anyhow::Result<()> {
-        let args = ["annotate", "--overwrite", "firewall", "-n", self.namespace(), firewall, annotation];
+        let args = [
+            "annotate",
+            "--overwrite",
+            "firewall",
+            "-n",
+            self.namespace(),
+            firewall,
+            annotation,
+        ];
         self.seed.kubectl_ok(&args).await.map(|_| ())
     }
 
     pub async fn firewall_uid(&self, firewall: &str) -> anyhow::Result<String> {
-        let args = ["get", "firewall", "-n", self.namespace(), firewall, "-o", "jsonpath={.metadata.uid}"];
+        let args = [
+            "get",
+            "firewall",
+            "-n",
+            self.namespace(),
+            firewall,
+            "-o",
+            "jsonpath={.metadata.uid}",
+        ];
         self.seed.kubectl_ok(&args).await
     }
 
     /// The firewall's record in the state Secret.
     pub async fn record(&self, firewall: &str) -> anyhow::Result<Value> {
         let secret = self.secrets().await?.get("firewall-bootstrap").await?;
-        let bytes = secret.data.unwrap_or_default().remove(&format!("{firewall}.json")).context("no record")?;
+        let bytes = secret
+            .data
+            .unwrap_or_default()
+            .remove(&format!("{firewall}.json"))
+            .context("no record")?;
         Ok(serde_json::from_slice(&bytes.0)?)
     }
 }

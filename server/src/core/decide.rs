@@ -11,7 +11,7 @@ use contract::csr::{Csr, CsrError};
 use contract::key::{PublicKey, Thumbprint};
 use contract::names::{self, FirewallName};
 use contract::reasons::Reason;
-use contract::record::{KeyVerdict, Keys, Pin, Record};
+use contract::record::{Credential, CredentialKind, KeyVerdict, Keys, Pin, Record};
 use jiff::Timestamp;
 
 /// A CertificateSigningRequest, as far as it matters.
@@ -102,6 +102,8 @@ pub enum Decision {
 pub struct Change {
     pub namespace: String,
     pub firewall: FirewallName,
+    /// What was decided upon: if something else is on record by now, it has to be decided anew.
+    pub before: Keys,
     pub keys: Keys,
 }
 
@@ -193,11 +195,27 @@ pub fn decide(request: &Request, facts: &Facts<'_>, now: Timestamp) -> Decision 
         );
     };
 
+    // Does its credential stand? An API server takes a revoked one for a few seconds more.
+    let kind = match &request.requester {
+        Requester::Token(_) => Some(CredentialKind::Token),
+        Requester::ServiceAccount(_) => Some(CredentialKind::ServiceAccount),
+        Requester::Firewall(_) | Requester::Foreign => None,
+    };
+    let stands = |c: &Credential| Some(c.kind) == kind && c.revoked.is_none();
+    if kind.is_some() && !record.credential.as_ref().is_some_and(stands) {
+        if let KeyVerdict::Other(pinned) = record.keys.present(&csr.key, now) {
+            return deny(Reason::OtherKey, other_key(&csr.key.thumbprint(), &pinned));
+        }
+        let why = format!("no such bootstrap credential stands for firewall {}", csr.firewall);
+        return retry(Reason::CredentialSpent, why);
+    }
+
     // Is it the firewall's key?
     let thumbprint = csr.key.thumbprint();
     let change = |keys| Change {
         namespace: owner.namespace.to_owned(),
         firewall: csr.firewall.clone(),
+        before: record.keys.clone(),
         keys,
     };
     let keys = match &request.requester {

@@ -48,6 +48,8 @@ struct World {
     firewalls: Vec<Standing>,
     token_owner: Option<(String, FirewallName)>,
     siblings: Vec<Other>,
+    /// The kind of every credential on record.
+    kind: CredentialKind,
     review: Option<Review>,
     now: Timestamp,
 }
@@ -121,6 +123,11 @@ impl World {
             }],
             token_owner: (by == By::Token).then(|| (NAMESPACE.into(), name)),
             siblings: Vec::new(),
+            kind: if by == By::ServiceAccount {
+                CredentialKind::ServiceAccount
+            } else {
+                CredentialKind::Token
+            },
             review: Some(Review::Allowed),
             now: at(110),
         }
@@ -151,6 +158,14 @@ impl World {
         })
     }
 
+    fn of_kind(&self, record: Record) -> Record {
+        let credential = record.credential.map(|credential| Credential {
+            kind: self.kind,
+            ..credential
+        });
+        Record { credential, ..record }
+    }
+
     fn decide(&self) -> Decision {
         let request = Request {
             name: REQUEST.into(),
@@ -162,15 +177,21 @@ impl World {
             requester: Requester::of(&self.username, &self.groups),
             created: self.created,
         };
+        let records: Vec<_> = self
+            .firewalls
+            .iter()
+            .map(|f| f.record.clone().map(|r| self.of_kind(r)))
+            .collect();
         let firewalls: Vec<_> = self
             .firewalls
             .iter()
-            .map(|f| Candidate {
+            .zip(&records)
+            .map(|(f, record)| Candidate {
                 namespace: &f.namespace,
                 uid: &f.uid,
                 created: f.created,
                 deleting: f.deleting,
-                record: f.record.as_ref(),
+                record: record.as_ref(),
             })
             .collect();
         let siblings: Vec<_> = self
@@ -232,6 +253,14 @@ fn record(keys: Keys) -> Record {
         uid: "uid-a".into(),
         seed: "seed".into(),
         keys,
+        credential: Some(Credential {
+            kind: CredentialKind::Token,
+            epoch: 0,
+            allocated: at(1),
+            expires: at(3601),
+            limit: at(86401),
+            revoked: None,
+        }),
         ..Record::default()
     }
 }

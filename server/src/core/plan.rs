@@ -73,7 +73,7 @@ pub fn shoot_secrets(
 
 pub fn plan(firewall: &Firewall<'_>, record: &Record, access: &AgentAccess) -> Result<Plan, AccessError> {
     let meta = |name: String| owned(firewall, name);
-    let name = firewall.name.to_string();
+    let name = firewall.name.role();
     let role_binding = RoleBinding {
         metadata: meta(name.clone()),
         role_ref: RoleRef {
@@ -148,8 +148,9 @@ pub fn token_secret(
 }
 
 /// The labels by which everything of ours is found and swept.
-pub fn labels(firewall: &FirewallName) -> BTreeMap<String, String> {
+pub fn labels(namespace: &str, firewall: &FirewallName) -> BTreeMap<String, String> {
     BTreeMap::from([
+        (names::NAMESPACE_LABEL.to_owned(), namespace.to_owned()),
         (names::MANAGED_BY_LABEL.to_owned(), names::APPROVER.to_owned()),
         (names::FIREWALL_LABEL.to_owned(), firewall.to_string()),
     ])
@@ -186,7 +187,7 @@ fn owned(firewall: &Firewall<'_>, name: String) -> ObjectMeta {
     ObjectMeta {
         name: Some(name),
         namespace: Some(firewall.namespace.to_owned()),
-        labels: Some(labels(firewall.name)),
+        labels: Some(labels(firewall.namespace, firewall.name)),
         owner_references: Some(vec![OwnerReference {
             api_version: format!("{}/v2", names::API_GROUP),
             kind: "Firewall".into(),

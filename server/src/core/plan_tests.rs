@@ -48,7 +48,7 @@ fn the_role_binding_gives_the_role_to_the_firewalls_user_alone() {
     let group = "rbac.authorization.k8s.io";
     assert_eq!(
         binding["roleRef"],
-        json!({ "apiGroup": group, "kind": "Role", "name": "fw-1" })
+        json!({ "apiGroup": group, "kind": "Role", "name": "fw.metal-stack.io:fw-1" })
     );
     assert_eq!(
         binding["subjects"],
@@ -88,8 +88,8 @@ fn everything_carries_our_labels_and_goes_with_its_firewall_without_holding_it_u
     let plan = planned(Some(&shoot()), &Record::default());
     let kubeconfig = bootstrap_kubeconfig_secret(&firewall(&name, None), &"kubeconfig".to_owned().into());
     let objects = [
-        ("fw-1", json_of(&plan.role)),
-        ("fw-1", json_of(&plan.role_binding.unwrap())),
+        ("fw.metal-stack.io:fw-1", json_of(&plan.role)),
+        ("fw.metal-stack.io:fw-1", json_of(&plan.role_binding.unwrap())),
         ("fw-1-agent", json_of(&plan.agent_secret)),
         ("fw-1-bootstrap-kubeconfig", json_of(&kubeconfig)),
     ];
@@ -100,6 +100,7 @@ fn everything_carries_our_labels_and_goes_with_its_firewall_without_holding_it_u
             "labels": {
                 "app.kubernetes.io/managed-by": "firewall-approver",
                 "firewall.metal-stack.io/firewall": "fw-1",
+            "firewall.metal-stack.io/namespace": NAMESPACE,
             },
             "ownerReferences": [{
                 "apiVersion": "firewall.metal-stack.io/v2",
@@ -150,13 +151,14 @@ fn a1_the_bootstrap_token_secret_is_as_kubernetes_wants_it() {
     let name = name();
     let token = SeedKey::from_bytes(&[7; 32]).unwrap().token(NAMESPACE, &name, 0);
     let expires = "2026-01-02T03:04:05.678Z".parse().unwrap();
-    let secret = token_secret(&token, labels(&name), "firewall shoot--a/fw-1", expires);
+    let secret = token_secret(&token, labels(NAMESPACE, &name), "firewall shoot--a/fw-1", expires);
     let meta = json!({
         "name": "bootstrap-token-ganeaj",
         "namespace": "kube-system",
         "labels": {
             "app.kubernetes.io/managed-by": "firewall-approver",
             "firewall.metal-stack.io/firewall": "fw-1",
+            "firewall.metal-stack.io/namespace": NAMESPACE,
         },
     });
     assert_eq!(json_of(&secret)["metadata"], meta);

@@ -119,7 +119,7 @@ async fn a3_the_approval_says_why_and_each_firewall_has_one_role_and_one_binding
         .iter()
         .map(ResourceExt::name_any)
         .collect();
-    assert_eq!(names, [machine.firewall.as_str()]);
+    assert_eq!(names, [format!("fw.metal-stack.io:{}", machine.firewall)]);
     let bindings: Api<RoleBinding> = Api::namespaced(admin.clone(), world.namespace());
     let names: Vec<_> = bindings
         .list(&Default::default())
@@ -128,7 +128,7 @@ async fn a3_the_approval_says_why_and_each_firewall_has_one_role_and_one_binding
         .iter()
         .map(ResourceExt::name_any)
         .collect();
-    assert_eq!(names, [machine.firewall.as_str()]);
+    assert_eq!(names, [format!("fw.metal-stack.io:{}", machine.firewall)]);
 
     // A SubjectAccessReview was really asked, for the requester and the resource that only RBAC knows.
     let asked = world.seed.audit().unwrap();

@@ -308,7 +308,15 @@ async fn a5_a_firewall_that_names_other_secrets_gets_no_right_to_read_them() {
     assert!(state["message"].as_str().unwrap().contains("\"ca\""), "{state}");
     let role = world
         .seed
-        .kubectl_ok(&["get", "role", "-n", world.namespace(), &firewall, "-o", "json"])
+        .kubectl_ok(&[
+            "get",
+            "role",
+            "-n",
+            world.namespace(),
+            &format!("fw.metal-stack.io:{firewall}"),
+            "-o",
+            "json",
+        ])
         .await
         .unwrap();
     assert!(!role.contains("\"ca\""), "{role}");

@@ -263,13 +263,25 @@ async fn a3_two_keys_on_one_credential_pin_neither_until_an_operator_accepts_one
     let state = world.await_reason(&firewall, "TwoKeys").await.unwrap();
     let record = world.record(&firewall).await.unwrap();
     assert!(record["keys"].get("pin").is_none(), "{record}");
-    let request = requests_for(&world, &firewall).await.unwrap().pop().unwrap().name_any();
+    // Both may have been made within one second, so it is not simply the last.
+    let requests = requests_for(&world, &firewall).await.unwrap();
+    let request = requests
+        .iter()
+        .map(ResourceExt::name_any)
+        .find(|name| *name != first)
+        .unwrap();
     stays_open(&world, &request).await.unwrap();
     // Meanwhile nobody holds the name: the first one's certificate opens nothing.
     let bindings: Api<k8s_openapi::api::rbac::v1::RoleBinding> =
         Api::namespaced(world.admin().await.unwrap(), world.namespace());
     eventually("no RoleBinding", Duration::from_secs(10), || async {
-        ensure!(bindings.get_opt(&firewall).await?.is_none(), "it stands");
+        ensure!(
+            bindings
+                .get_opt(&format!("fw.metal-stack.io:{firewall}"))
+                .await?
+                .is_none(),
+            "it stands"
+        );
         Ok(())
     })
     .await
@@ -380,7 +392,13 @@ async fn p33_of_two_firewalls_of_one_name_the_first_keeps_it_and_the_other_gets_
     other.await_reason(&firewall, "NameTaken").await.unwrap();
     let bindings: Api<k8s_openapi::api::rbac::v1::RoleBinding> =
         Api::namespaced(world.admin().await.unwrap(), other.namespace());
-    assert!(bindings.get_opt(&firewall).await.unwrap().is_none());
+    assert!(
+        bindings
+            .get_opt(&format!("fw.metal-stack.io:{firewall}"))
+            .await
+            .unwrap()
+            .is_none()
+    );
     assert!(
         other
             .secrets()

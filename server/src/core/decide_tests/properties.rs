@@ -400,6 +400,14 @@ fn goodness(mutated: &Mutated) -> Option<Good> {
     }
 
     let record = holder.record.as_ref()?;
+    let kind = if by_token {
+        CredentialKind::Token
+    } else {
+        CredentialKind::ServiceAccount
+    };
+    if !by_certificate && kind != world.kind {
+        return None;
+    }
     let keys = &record.keys;
     let thumbprint = key.thumbprint();
     let same_as_pinned = keys.pin.as_ref().map(|pin| pin.thumbprint == thumbprint);

@@ -30,6 +30,7 @@ fn a_good_request_is_reviewed_and_then_approved_whoever_of_ours_makes_it() {
         let record = keys.map(|keys| Change {
             namespace: NAMESPACE.into(),
             firewall: name(NAME),
+            before: Keys::default(),
             keys,
         });
         let approve = Decision::Approve {
@@ -39,6 +40,38 @@ fn a_good_request_is_reviewed_and_then_approved_whoever_of_ours_makes_it() {
         };
         assert_eq!(good.decide(), approve, "{by:?}");
     }
+}
+
+#[test]
+fn a_bootstrap_credential_that_does_not_stand_any_more_waits() {
+    for by in [By::Token, By::ServiceAccount] {
+        let spent = |change: fn(&mut World)| World::good(by).with(change).outcome();
+        let waits = Outcome::Retry(Reason::CredentialSpent);
+        assert_eq!(
+            spent(|w| w.firewalls[0].record.as_mut().unwrap().credential = None),
+            waits
+        );
+        assert_eq!(
+            spent(|w| {
+                let record = w.firewalls[0].record.as_mut().unwrap();
+                record.credential.as_mut().unwrap().revoked = Some(at(90));
+            }),
+            waits
+        );
+        // Another kind stands by now.
+        assert_eq!(
+            spent(|w| {
+                w.kind = match w.kind {
+                    CredentialKind::Token => CredentialKind::ServiceAccount,
+                    CredentialKind::ServiceAccount => CredentialKind::Token,
+                }
+            }),
+            waits
+        );
+    }
+    // Whoever renews needs none.
+    let renewal = World::good(By::Certificate).with(|w| w.firewalls[0].record.as_mut().unwrap().credential = None);
+    assert_eq!(renewal.outcome(), Outcome::Approve);
 }
 
 #[test]
