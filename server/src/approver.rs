@@ -23,6 +23,7 @@ use crate::events::Events;
 use crate::seed::Seed;
 use crate::shoots::Shoots;
 use crate::state::{State, StateError};
+use crate::watches::Complete;
 
 /// An object that was applied is applied again after this time even if nothing of ours changed: somebody may have
 /// changed it there.
@@ -36,6 +37,7 @@ pub struct Approver {
     pub kind: RwLock<CredentialKind>,
     pub dry_run: bool,
     pub firewalls: Vec<Store<DeserializeGuard<Firewall>>>,
+    pub firewalls_complete: Vec<Complete>,
     pub states: Vec<Store<Secret>>,
     pub shoot_secrets: Vec<Store<Secret>>,
     pub requests: Store<CertificateSigningRequest>,
@@ -63,9 +65,8 @@ impl Approver {
 
     /// Waits until every Firewall is known: of two of one name, nobody is right by having been seen first.
     pub async fn ready(&self) {
-        for store in &self.firewalls {
-            // An error means that the watch's task is gone, and with it this process soon.
-            let _ = store.wait_until_ready().await;
+        for complete in &self.firewalls_complete {
+            complete.wait().await;
         }
     }
 

@@ -19,6 +19,7 @@ mod shoots;
 mod sight;
 mod state;
 mod status;
+mod watches;
 
 /// Runs what the command line says, until the process is told to stop.
 pub async fn run(args: args::Args) -> anyhow::Result<()> {

@@ -37,6 +37,8 @@ pub enum RequestError {
 /// How long a signer may take before somebody is told.
 const SIGNING_GRACE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_secs(300);
+/// More than anybody says of a request.
+const ANNOTATIONS_MAX: usize = 8 * 1024;
 
 pub async fn reconcile(csr: Arc<CertificateSigningRequest>, approver: Arc<Approver>) -> Result<Action, RequestError> {
     approver.ready().await;
@@ -422,6 +424,26 @@ fn siblings(csr: &CertificateSigningRequest, approver: &Approver) -> Vec<Sibling
             key: csr::read(&other.spec.request.0).ok().map(|read| read.key),
         })
         .collect()
+}
+
+/// What nobody needs of a request is not kept: whoever may make requests may make many, and large ones.
+pub fn shrink(csr: &mut CertificateSigningRequest) {
+    csr.managed_fields_mut().clear();
+    // Beside what is usual they are kept: the object is written back when it is decided.
+    if csr
+        .annotations()
+        .iter()
+        .map(|(key, value)| key.len() + value.len())
+        .sum::<usize>()
+        > ANNOTATIONS_MAX
+    {
+        csr.annotations_mut().clear();
+    }
+    if csr.spec.request.0.len() > csr::REQUEST_MAX {
+        // Too large to be one of ours, and denied for that all the same.
+        csr.spec.request.0.truncate(csr::REQUEST_MAX + 1);
+        csr.spec.request.0.shrink_to_fit();
+    }
 }
 
 pub fn condition<'a>(

@@ -1,22 +1,20 @@
 //! Composition: connects, asks for its own rights, fills the caches, and runs the two workers until a signal comes.
 
 use std::collections::HashMap;
-use std::fmt::Debug;
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use anyhow::Context;
 use contract::names;
 use contract::record::CredentialKind;
-use futures::{Stream, StreamExt, stream};
+use futures::StreamExt;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::Secret;
 use kube::core::DeserializeGuard;
 use kube::runtime::controller::Action;
-use kube::runtime::reflector::{self, ObjectRef, Store};
-use kube::runtime::{Controller, WatchStreamExt, controller, watcher};
-use kube::{Api, Client, Resource, ResourceExt};
-use serde::de::DeserializeOwned;
+use kube::runtime::reflector::ObjectRef;
+use kube::runtime::{Controller, controller, watcher};
+use kube::{Api, ResourceExt};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{broadcast, mpsc};
 use tokio::task::JoinSet;
@@ -29,6 +27,7 @@ use crate::args::{BootstrapCredential, Run};
 use crate::events::Events;
 use crate::seed::Seed;
 use crate::shoots::Shoots;
+use crate::watches::{cache, controlled, drain, listen, received, scopes};
 use crate::{credential, firewalls, preflight, probe, requests};
 
 /// How often the seed is asked again what a bootstrap token may do there.
@@ -102,13 +101,18 @@ impl Workers {
                 cache(&mut watches, what, api, config, changed.clone())
             })
             .collect();
-        let controllers: Vec<_> = scopes::<DeserializeGuard<Firewall>>(&client, &run.namespaces)
-            .map(|api| Controller::new(api, watcher::Config::default()))
-            .collect();
+        let (controllers, firewalls_complete): (Vec<_>, Vec<_>) =
+            scopes::<DeserializeGuard<Firewall>>(&client, &run.namespaces)
+                .map(|api| {
+                    controlled(api, watcher::Config::default(), |firewall| {
+                        firewall.managed_fields_mut().clear()
+                    })
+                })
+                .unzip();
         let ours = watcher::Config::default()
             .page_size(100)
             .fields(&format!("spec.signerName={}", names::SIGNER));
-        let request_controller = Controller::new(Api::<CertificateSigningRequest>::all(client.clone()), ours);
+        let (request_controller, _) = controlled(Api::all(client.clone()), ours, requests::shrink);
 
         let (wake_firewall, mut woken_firewalls) = mpsc::unbounded_channel::<(String, String)>();
         let (wake_request, woken_requests) = mpsc::unbounded_channel::<String>();
@@ -117,6 +121,7 @@ impl Workers {
             kind: RwLock::new(kind),
             dry_run: run.dry_run,
             firewalls: controllers.iter().map(Controller::store).collect(),
+            firewalls_complete,
             states,
             shoot_secrets,
             requests: request_controller.store(),
@@ -223,94 +228,6 @@ impl Workers {
                 .unwrap_or_else(std::sync::PoisonError::into_inner) = kind;
         }
     }
-}
-
-/// The API of every namespace that is worked on.
-fn scopes<K>(client: &Client, namespaces: &[String]) -> impl Iterator<Item = Api<K>>
-where
-    K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
-{
-    let all = namespaces.is_empty().then(|| Api::all(client.clone()));
-    let some: Vec<_> = namespaces
-        .iter()
-        .map(|namespace| Api::namespaced(client.clone(), namespace))
-        .collect();
-    all.into_iter().chain(some)
-}
-
-/// A cache of objects that is kept by a watch; the namespaces of those that changed are told to `changed`.
-fn cache<K>(
-    tasks: &mut JoinSet<&'static str>,
-    what: &'static str,
-    api: Api<K>,
-    config: watcher::Config,
-    changed: mpsc::UnboundedSender<String>,
-) -> Store<K>
-where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
-{
-    let (store, writer) = reflector::store();
-    let events = watcher(api, config).default_backoff().reflect(writer).touched_objects();
-    tasks.spawn(async move {
-        let mut events = std::pin::pin!(events);
-        let mut failing = false;
-        while let Some(event) = events.next().await {
-            if let Err(error) = &event
-                && !failing
-            {
-                tracing::warn!(%error, "the {what} failed and is tried again");
-            }
-            failing = event.is_err();
-            if let Ok(object) = event {
-                let _ = changed.send(object.namespace().unwrap_or_default());
-            }
-        }
-        what
-    });
-    store
-}
-
-fn listen(woken: broadcast::Receiver<(String, String)>) -> impl Stream<Item = ObjectRef<DeserializeGuard<Firewall>>> {
-    stream::unfold(woken, |mut woken| async move {
-        loop {
-            match woken.recv().await {
-                Ok((namespace, name)) => return Some((ObjectRef::new(&name).within(&namespace), woken)),
-                // Missed some under load: the poll looks at everything.
-                Err(broadcast::error::RecvError::Lagged(_)) => {}
-                Err(broadcast::error::RecvError::Closed) => return None,
-            }
-        }
-    })
-}
-
-fn received<T>(receiver: mpsc::UnboundedReceiver<T>) -> impl Stream<Item = T> {
-    stream::unfold(receiver, |mut receiver| async move {
-        receiver.recv().await.map(|item| (item, receiver))
-    })
-}
-
-/// Runs a worker to its end. Its own errors were logged where they arose; those of its watch are said here, once each
-/// time they begin.
-async fn drain<T, E, Q>(
-    name: &'static str,
-    results: impl Stream<Item = Result<T, controller::Error<E, Q>>>,
-) -> &'static str
-where
-    E: std::error::Error + 'static,
-    Q: std::error::Error + 'static,
-{
-    let mut results = std::pin::pin!(results);
-    let mut failing = false;
-    while let Some(result) = results.next().await {
-        let queue_failed = matches!(&result, Err(controller::Error::QueueError(_)));
-        if let Err(controller::Error::QueueError(error)) = &result
-            && !failing
-        {
-            tracing::warn!(%error, "the watch of the {name} failed and is tried again");
-        }
-        failing = queue_failed;
-    }
-    name
 }
 
 fn firewall_error(_: Arc<DeserializeGuard<Firewall>>, error: &firewalls::FirewallError, _: Arc<Approver>) -> Action {

@@ -1,0 +1,136 @@
+//! Watches, and what is built on them: caches, controllers, and how one is woken by another. Knows no decision.
+
+use std::fmt::Debug;
+
+use futures::{Stream, StreamExt, TryStreamExt, stream};
+use kube::core::DeserializeGuard;
+use kube::runtime::reflector::{self, ObjectRef, Store};
+use kube::runtime::{Controller, WatchStreamExt, controller, watcher};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use tokio::sync::{broadcast, mpsc, watch};
+use tokio::task::JoinSet;
+
+use cluster::firewall::Firewall;
+
+/// The API of every namespace that is worked on.
+pub fn scopes<K>(client: &Client, namespaces: &[String]) -> impl Iterator<Item = Api<K>>
+where
+    K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
+{
+    let all = namespaces.is_empty().then(|| Api::all(client.clone()));
+    let some: Vec<_> = namespaces
+        .iter()
+        .map(|namespace| Api::namespaced(client.clone(), namespace))
+        .collect();
+    all.into_iter().chain(some)
+}
+
+/// A controller over a watch, and whether that watch has brought all there is. (The store's own `wait_until_ready` wakes
+/// one waiter only, and that has to be the controller.) `shrink` drops what nobody needs before it is kept.
+pub fn controlled<K>(api: Api<K>, config: watcher::Config, shrink: fn(&mut K)) -> (Controller<K>, Complete)
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+{
+    let (store, writer) = reflector::store();
+    let (complete, completed) = watch::channel(false);
+    let events = watcher(api, config)
+        .default_backoff()
+        .modify(shrink)
+        .reflect(writer)
+        .inspect_ok(move |event| {
+            if matches!(event, watcher::Event::InitDone) {
+                complete.send_replace(true);
+            }
+        })
+        .applied_objects();
+    (Controller::for_stream(events, store), Complete(completed))
+}
+
+/// Tells when a watch has brought all there is.
+#[derive(Clone)]
+pub struct Complete(watch::Receiver<bool>);
+
+impl Complete {
+    pub async fn wait(&self) {
+        // An error means that the watch is gone, and with it this process soon.
+        let _ = self.0.clone().wait_for(|complete| *complete).await;
+    }
+}
+
+/// A cache of objects that is kept by a watch; the namespaces of those that changed are told to `changed`.
+pub fn cache<K>(
+    tasks: &mut JoinSet<&'static str>,
+    what: &'static str,
+    api: Api<K>,
+    config: watcher::Config,
+    changed: mpsc::UnboundedSender<String>,
+) -> Store<K>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+{
+    let (store, writer) = reflector::store();
+    let events = watcher(api, config).default_backoff().reflect(writer).touched_objects();
+    tasks.spawn(async move {
+        let mut events = std::pin::pin!(events);
+        let mut failing = false;
+        while let Some(event) = events.next().await {
+            if let Err(error) = &event
+                && !failing
+            {
+                tracing::warn!(%error, "the {what} failed and is tried again");
+            }
+            failing = event.is_err();
+            if let Ok(object) = event {
+                let _ = changed.send(object.namespace().unwrap_or_default());
+            }
+        }
+        what
+    });
+    store
+}
+
+pub fn listen(
+    woken: broadcast::Receiver<(String, String)>,
+) -> impl Stream<Item = ObjectRef<DeserializeGuard<Firewall>>> {
+    stream::unfold(woken, |mut woken| async move {
+        loop {
+            match woken.recv().await {
+                Ok((namespace, name)) => return Some((ObjectRef::new(&name).within(&namespace), woken)),
+                // Missed some under load: the poll looks at everything.
+                Err(broadcast::error::RecvError::Lagged(_)) => {}
+                Err(broadcast::error::RecvError::Closed) => return None,
+            }
+        }
+    })
+}
+
+pub fn received<T>(receiver: mpsc::UnboundedReceiver<T>) -> impl Stream<Item = T> {
+    stream::unfold(receiver, |mut receiver| async move {
+        receiver.recv().await.map(|item| (item, receiver))
+    })
+}
+
+/// Runs a worker to its end. Its own errors were logged where they arose; those of its watch are said here, once each
+/// time they begin.
+pub async fn drain<T, E, Q>(
+    name: &'static str,
+    results: impl Stream<Item = Result<T, controller::Error<E, Q>>>,
+) -> &'static str
+where
+    E: std::error::Error + 'static,
+    Q: std::error::Error + 'static,
+{
+    let mut results = std::pin::pin!(results);
+    let mut failing = false;
+    while let Some(result) = results.next().await {
+        let queue_failed = matches!(&result, Err(controller::Error::QueueError(_)));
+        if let Err(controller::Error::QueueError(error)) = &result
+            && !failing
+        {
+            tracing::warn!(%error, "the watch of the {name} failed and is tried again");
+        }
+        failing = queue_failed;
+    }
+    name
+}
