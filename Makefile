@@ -3,8 +3,8 @@
 
 CARGO ?= cargo
 CONTROL_PLANE_CACHE = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/firewall-bootstrap
-# More than that on two cores only makes each of them slower.
-TEST_THREADS ?= 2
+# The end-to-end tests mostly wait for one another; more than two cores they do not need.
+TEST_THREADS ?= 6
 # Each property is tried this often by test-long.
 LONG_CASES ?= 20000
 # Without the lint, a test's failure is a page of the runtime's frames.

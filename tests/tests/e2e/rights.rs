@@ -221,7 +221,10 @@ async fn d2_of_two_shoots_side_by_side_neither_sees_the_others_secrets_or_firewa
     );
     let namespaces = ["--namespace", one.namespace(), "--namespace", two.namespace()];
     let _approver = one.home.start(&namespaces).unwrap();
-    let machines = [one.machine("00001").await.with_context(|| one.home.log()).unwrap(), two.machine("00001").await.unwrap()];
+    let machines = [
+        one.machine("00001").await.with_context(|| one.home.log()).unwrap(),
+        two.machine("00001").await.unwrap(),
+    ];
     let _agents = [machines[0].start().unwrap(), machines[1].start().unwrap()];
     for (world, machine) in [&one, &two].into_iter().zip(&machines) {
         bootstrapped(machine).await.with_context(|| one.home.log()).unwrap();
