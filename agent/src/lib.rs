@@ -75,6 +75,13 @@ async fn run_until_signal(settings: Settings) -> Result<(), String> {
 fn print_status(paths: &Paths, output: Output) -> Result<(), String> {
     let status = Status::read(paths).map_err(sentence)?;
     let text = match output {
+        // Whoever runs holds the lock; the file alone tells of an agent that died just the same.
+        Output::Text if files::lock(&paths.lock()).is_ok() => {
+            format!(
+                "firewall-agent is not running; this is how it stood last\n{}",
+                status.text()
+            )
+        }
         Output::Text => status.text(),
         Output::Json => serde_json::to_string_pretty(&status).map_err(sentence)? + "\n",
     };
@@ -86,7 +93,7 @@ fn renew(paths: &Paths) -> Result<(), String> {
     Status::read(paths).map_err(sentence)?;
     let asked = format!("{}\n", Timestamp::now());
     files::write(&paths.renew(), &asked, |_| Ok::<_, String>(())).map_err(sentence)?;
-    let said = "asked for a new certificate; firewall-agent status shows it\n";
+    let said = "asked for a new certificate; the agent asks as soon as it runs, and firewall-agent status shows it\n";
     std::io::stdout().write_all(said.as_bytes()).map_err(sentence)
 }
 

@@ -65,7 +65,7 @@ pub struct ShootStatus {
 pub enum StatusError {
     #[error(transparent)]
     File(#[from] FileError),
-    #[error("{0} does not exist: firewall-agent has not run with this state folder yet")]
+    #[error("{0} does not exist: firewall-agent has not got as far as writing it; see `journalctl -u firewall-agent`")]
     Absent(String),
     #[error("{path} cannot be read: {problem}")]
     Content { path: String, problem: String },

@@ -42,7 +42,7 @@ pub const RENEWAL_SUBRESOURCE: &str = "selffirewallcontroller";
 pub const APPROVER: &str = "firewall-approver";
 /// Field manager of what the agent patches.
 pub const AGENT: &str = "firewall-agent";
-/// Namespace of the approver itself, of its Lease and of the per-seed key.
+/// Namespace of the approver itself and of the per-seed key.
 pub const APPROVER_NAMESPACE: &str = "firewall-approver";
 /// Secret in the approver's namespace with the key that all bootstrap tokens of this seed are derived from.
 pub const SEED_KEY_SECRET: &str = "firewall-approver-key";

@@ -56,7 +56,8 @@ pub struct Run {
     )]
     pub bootstrap_credential: BootstrapCredential,
 
-    /// Decide and explain, but approve, deny and record nothing.
+    /// Decide and explain, but approve, deny, provide and record nothing for any firewall. (The seed's key and the
+    /// short-lived token of `auto` are still made.) Of use where firewalls have their records already.
     #[arg(long, env = "FIREWALL_APPROVER_DRY_RUN")]
     pub dry_run: bool,
 

@@ -28,7 +28,9 @@ pub enum CredentialError {
     Call(#[from] Failure),
     #[error("Secret {0}/firewall-approver-key: {1}")]
     SeedKey(String, TokenError),
-    #[error("Secret {0}/firewall-approver-key has no key `key`: delete it to have a new one made")]
+    #[error(
+        "Secret {0}/firewall-approver-key has no key `key`: restore it, or delete the Secret to have a new one made (every unused bootstrap token then changes)"
+    )]
     NoSeedKey(String),
     #[error("the token of ServiceAccount firewall-bootstrap/{0} came back empty")]
     NoToken(FirewallName),

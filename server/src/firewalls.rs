@@ -160,7 +160,7 @@ impl<'a> Worker<'a> {
         let recheck = recheck(&record, side.closed.as_ref(), now);
         let has_shoot_access = self.sight.shoot_access().is_some();
         Ok((
-            status::of(&name, &record, has_shoot_access, side.refused.or(side.closed)),
+            status::of(&name, &record, has_shoot_access, side.refused.or(side.closed), now),
             recheck,
         ))
     }
@@ -237,6 +237,7 @@ impl<'a> Worker<'a> {
             id_taken,
         };
         let next = life::advance(known.as_ref(), &seen, now);
+        self.say_what_is_ignored(&seen);
         if known.as_ref() == Some(&next) {
             return Ok((state, next));
         }
@@ -277,6 +278,16 @@ impl<'a> Worker<'a> {
         if before.is_none() {
             let kind = after.credential.as_ref().map(|credential| credential.kind);
             tracing::info!(%firewall, ?kind, "a bootstrap credential is allotted");
+        }
+    }
+
+    fn say_what_is_ignored(&self, seen: &life::Seen<'_>) {
+        let Some(why) = life::ignored(seen) else { return };
+        if self.approver.is_news(&format!("annotation {}", self.object), &why) {
+            let reason = Reason::AnnotationIgnored;
+            tracing::warn!(firewall = %self.object, %reason, "{why}");
+            let events = &self.approver.events;
+            events.warning(self.firewall.object_ref(&()), reason, "Annotate", &why);
         }
     }
 

@@ -7,6 +7,7 @@ pub mod core;
 mod approver;
 mod credential;
 mod events;
+mod evidence;
 mod firewalls;
 mod lifeline;
 mod preflight;

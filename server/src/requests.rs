@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use contract::csr;
-use contract::names::{self, FirewallName};
+use contract::names;
 use contract::reasons::Reason;
 use contract::record::Record;
 use jiff::Timestamp;
@@ -13,17 +13,16 @@ use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessRevie
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::PostParams;
-use kube::core::DeserializeGuard;
 use kube::runtime::controller::Action;
 use kube::{Api, Resource, ResourceExt};
 use thiserror::Error;
 
 use cluster::api::call;
 use cluster::failure::{Class, Failure};
-use cluster::firewall::Firewall;
 
 use crate::approver::Approver;
-use crate::core::decide::{Candidate, Change, Decision, Facts, Request, Requester, Review, Sibling, decide};
+use crate::core::decide::{Change, Decision, Requester, Review};
+use crate::evidence::{condition, gather_and_decide, request};
 use crate::state::StateError;
 
 #[derive(Debug, Error)]
@@ -37,8 +36,6 @@ pub enum RequestError {
 /// How long a signer may take before somebody is told.
 const SIGNING_GRACE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_secs(300);
-/// More than anybody says of a request.
-const ANNOTATIONS_MAX: usize = 8 * 1024;
 
 pub async fn reconcile(csr: Arc<CertificateSigningRequest>, approver: Arc<Approver>) -> Result<Action, RequestError> {
     approver.ready().await;
@@ -119,52 +116,6 @@ fn follow(
         .events
         .warning(csr.object_ref(&()), Reason::ApprovedNotIssued, "Sign", &why);
     Action::requeue(POLL)
-}
-
-fn gather_and_decide(
-    csr: &CertificateSigningRequest,
-    request: &Request,
-    review: Option<Review>,
-    approver: &Approver,
-    now: Timestamp,
-) -> Result<Decision, StateError> {
-    let Ok(read) = &request.read else {
-        let none = Facts {
-            firewalls: &[],
-            token_owner: None,
-            siblings: &[],
-            review,
-        };
-        return Ok(decide(request, &none, now));
-    };
-    let found = approver.firewalls_named(read.firewall.as_str());
-    let mut records = Vec::with_capacity(found.len());
-    for firewall in &found {
-        records.push(approver.cached_record(&firewall.namespace().unwrap_or_default(), &read.firewall)?);
-    }
-    let namespaces: Vec<String> = found
-        .iter()
-        .map(|firewall| firewall.namespace().unwrap_or_default())
-        .collect();
-    let candidates: Vec<Candidate<'_>> = found
-        .iter()
-        .zip(&namespaces)
-        .zip(&records)
-        .map(|((f, namespace), record)| candidate(f, namespace, record.as_ref()))
-        .collect();
-    let owner = match &request.requester {
-        Requester::Token(id) => token_owner(approver, id, &read.firewall)?,
-        _ => None,
-    };
-    let facts = Facts {
-        firewalls: &candidates,
-        token_owner: owner
-            .as_ref()
-            .map(|(namespace, firewall)| (namespace.as_str(), firewall)),
-        siblings: &siblings(csr, approver),
-        review,
-    };
-    Ok(decide(request, &facts, now))
 }
 
 async fn carry_out(
@@ -347,113 +298,4 @@ async fn ask(approver: &Approver, csr: &CertificateSigningRequest, subresource: 
     Ok(Review::Refused(
         reason.map_or(may.clone(), |reason| format!("{may} ({reason})")),
     ))
-}
-
-fn request(csr: &CertificateSigningRequest) -> Request {
-    let spec = &csr.spec;
-    Request {
-        name: csr.name_any(),
-        signer: spec.signer_name.clone(),
-        read: csr::read(&spec.request.0),
-        claims_our_names: csr::claims_our_names(&spec.request.0),
-        usages: spec.usages.clone().unwrap_or_default(),
-        expiration_seconds: spec.expiration_seconds,
-        requester: Requester::of(
-            spec.username.as_deref().unwrap_or_default(),
-            spec.groups.as_deref().unwrap_or_default(),
-        ),
-        created: csr.creation_timestamp().map_or(Timestamp::MAX, |time| time.0),
-    }
-}
-
-fn candidate<'a>(
-    firewall: &'a DeserializeGuard<Firewall>,
-    namespace: &'a str,
-    record: Option<&'a Record>,
-) -> Candidate<'a> {
-    let meta = firewall.meta();
-    Candidate {
-        namespace,
-        uid: meta.uid.as_deref().unwrap_or_default(),
-        created: meta.creation_timestamp.as_ref().map_or(Timestamp::MAX, |time| time.0),
-        deleting: meta.deletion_timestamp.is_some(),
-        record,
-    }
-}
-
-/// Whose bootstrap token this is: the requested firewall's own in all but the bad cases, so that is tried first.
-fn token_owner(
-    approver: &Approver,
-    id: &str,
-    asked: &FirewallName,
-) -> Result<Option<(String, FirewallName)>, StateError> {
-    let rest = approver
-        .all_firewalls()
-        .filter(|firewall| firewall.name_any() != asked.as_str());
-    for firewall in approver.firewalls_named(asked.as_str()).into_iter().chain(rest) {
-        let namespace = firewall.namespace().unwrap_or_default();
-        let Ok(name) = FirewallName::parse(&firewall.name_any()) else {
-            continue;
-        };
-        let Some(record) = approver.cached_record(&namespace, &name)? else {
-            continue;
-        };
-        let Some(credential) = record.credential else { continue };
-        if approver.key.token(&namespace, &name, credential.epoch).id == id {
-            return Ok(Some((namespace, name)));
-        }
-    }
-    Ok(None)
-}
-
-/// The identity's other requests that are neither denied nor failed.
-fn siblings(csr: &CertificateSigningRequest, approver: &Approver) -> Vec<Sibling> {
-    let is_open = |c: &CertificateSigningRequest| condition(c, "Denied").is_none() && condition(c, "Failed").is_none();
-    let others = approver.requests.state();
-    others
-        .iter()
-        // One for another signer is never decided by us and would hold this one up for ever.
-        .filter(|other| other.spec.signer_name == csr.spec.signer_name)
-        .filter(|other| {
-            other.spec.username == csr.spec.username && other.name_any() != csr.name_any() && is_open(other)
-        })
-        .map(|other| Sibling {
-            name: other.name_any(),
-            created: other.creation_timestamp().map_or(Timestamp::MAX, |time| time.0),
-            decided: condition(other, "Approved").is_some(),
-            key: csr::read(&other.spec.request.0).ok().map(|read| read.key),
-        })
-        .collect()
-}
-
-/// What nobody needs of a request is not kept: whoever may make requests may make many, and large ones.
-pub fn shrink(csr: &mut CertificateSigningRequest) {
-    csr.managed_fields_mut().clear();
-    // Beside what is usual they are kept: the object is written back when it is decided.
-    if csr
-        .annotations()
-        .iter()
-        .map(|(key, value)| key.len() + value.len())
-        .sum::<usize>()
-        > ANNOTATIONS_MAX
-    {
-        csr.annotations_mut().clear();
-    }
-    if csr.spec.request.0.len() > csr::REQUEST_MAX {
-        // Too large to be one of ours, and denied for that all the same.
-        csr.spec.request.0.truncate(csr::REQUEST_MAX + 1);
-        csr.spec.request.0.shrink_to_fit();
-    }
-}
-
-pub fn condition<'a>(
-    csr: &'a CertificateSigningRequest,
-    type_: &str,
-) -> Option<&'a CertificateSigningRequestCondition> {
-    csr.status
-        .as_ref()?
-        .conditions
-        .as_ref()?
-        .iter()
-        .find(|condition| condition.type_ == type_)
 }

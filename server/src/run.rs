@@ -28,7 +28,7 @@ use crate::events::Events;
 use crate::seed::Seed;
 use crate::shoots::Shoots;
 use crate::watches::{cache, controlled, drain, listen, received, scopes};
-use crate::{credential, firewalls, preflight, probe, requests};
+use crate::{credential, evidence, firewalls, preflight, probe, requests};
 
 /// How often the seed is asked again what a bootstrap token may do there.
 const PROBE_AGAIN: Duration = Duration::from_secs(3600);
@@ -112,7 +112,7 @@ impl Workers {
         let ours = watcher::Config::default()
             .page_size(100)
             .fields(&format!("spec.signerName={}", names::SIGNER));
-        let (request_controller, _) = controlled(Api::all(client.clone()), ours, requests::shrink);
+        let (request_controller, _) = controlled(Api::all(client.clone()), ours, evidence::shrink);
 
         let (wake_firewall, mut woken_firewalls) = mpsc::unbounded_channel::<(String, String)>();
         let (wake_request, woken_requests) = mpsc::unbounded_channel::<String>();

@@ -33,7 +33,9 @@ pub enum SeedError {
     CaFile { path: String, problem: String },
     #[error("the seed's CA: {0}")]
     Ca(String),
-    #[error("firewalls would not reach this seed at {server}: {problem}")]
+    #[error(
+        "firewalls would not reach this seed: the approver itself cannot reach {server}, where they are sent: {problem}"
+    )]
     Unusable { server: String, problem: String },
 }
 

@@ -14,7 +14,7 @@ use cluster::firewall::{Firewall, ShootAccess};
 use crate::approver::Approver;
 use crate::core::decide::{Candidate, Requester, owner};
 use crate::core::plan;
-use crate::requests;
+use crate::evidence;
 use crate::shoots::{Closed, Shoot};
 use crate::state::StateError;
 
@@ -132,7 +132,7 @@ impl Sight<'_> {
         let all = self.approver.requests.state();
         let ours = all.iter().filter(|csr| {
             let groups = csr.spec.groups.as_deref().unwrap_or_default();
-            requests::condition(csr, "Approved").is_some()
+            evidence::condition(csr, "Approved").is_some()
                 && Requester::of(csr.spec.username.as_deref().unwrap_or_default(), groups) != Requester::Foreign
         });
         ours.filter_map(|csr| {

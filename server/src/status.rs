@@ -3,7 +3,7 @@
 
 use contract::names::{self, FirewallName};
 use contract::reasons::Reason;
-use contract::record::Record;
+use contract::record::{CredentialKind, Record};
 use jiff::Timestamp;
 use kube::api::{Api, Patch, PatchParams};
 use kube::{Resource, ResourceExt};
@@ -53,7 +53,13 @@ struct Told {
 }
 
 /// How a firewall with this record stands.
-pub fn of(name: &FirewallName, record: &Record, has_shoot_access: bool, closed: Option<Closed>) -> Status {
+pub fn of(
+    name: &FirewallName,
+    record: &Record,
+    has_shoot_access: bool,
+    closed: Option<Closed>,
+    now: Timestamp,
+) -> Status {
     let until = record.certificate.as_ref().map(|certificate| certificate.not_after);
     let status = |state, reason, message: String| Status {
         state,
@@ -63,6 +69,18 @@ pub fn of(name: &FirewallName, record: &Record, has_shoot_access: bool, closed: 
     };
     if record.contested() {
         return status(State::Refused, Reason::TwoKeys, two_keys(name, &record.keys));
+    }
+    if let Some(certificate) = record
+        .certificate
+        .as_ref()
+        .filter(|c| record.proven() && c.not_after <= now)
+    {
+        let message = format!(
+            "certificate {} ended and nothing renewed it: look at the machine (`firewall-agent status`), and annotate the Firewall with {}=<its UID>/<any new value> to let it in again",
+            certificate.serial,
+            names::REBOOTSTRAP
+        );
+        return status(State::Refused, Reason::CertificateExpired, message);
     }
     if let Some((reason, why)) = closed {
         return status(State::Refused, reason, why);
@@ -75,7 +93,7 @@ pub fn of(name: &FirewallName, record: &Record, has_shoot_access: bool, closed: 
         return status(
             State::Ready,
             Reason::Bootstrapped,
-            format!("the firewall works with certificate {serial}"),
+            format!("the firewall reported that it works with certificate {serial}"),
         );
     }
     if record.certificate.is_some() {
@@ -87,8 +105,15 @@ pub fn of(name: &FirewallName, record: &Record, has_shoot_access: bool, closed: 
     }
     match &record.credential {
         Some(credential) if credential.revoked.is_some() => {
+            let then = match credential.kind {
+                CredentialKind::Token => "start the machine's agent within the hour".to_owned(),
+                CredentialKind::ServiceAccount => format!(
+                    "give the machine the new content of Secret {} within a day",
+                    name.bootstrap_kubeconfig_secret()
+                ),
+            };
             let message = format!(
-                "the bootstrap credential ran out before the firewall came in: annotate the Firewall with {}=<its UID>/<any value> and start the machine's agent within the hour",
+                "the bootstrap credential ran out before the firewall came in: annotate the Firewall with {}=<its UID>/<any new value> and {then}",
                 names::REBOOTSTRAP
             );
             Status {
@@ -103,12 +128,12 @@ pub fn of(name: &FirewallName, record: &Record, has_shoot_access: bool, closed: 
             let (reason, message) = if has_shoot_access {
                 (
                     Reason::WaitingForFirewall,
-                    "the bootstrap credential stands; the firewall has not come in yet",
+                    "the bootstrap credential is good; the firewall has not come in yet",
                 )
             } else {
                 (
                     Reason::ShootAccessPending,
-                    "the bootstrap credential stands; status.shootAccess of the Firewall is not set yet",
+                    "the bootstrap credential is good; status.shootAccess of the Firewall is not set yet",
                 )
             };
             Status {
@@ -355,9 +380,23 @@ mod tests {
         ];
         let name = FirewallName::parse("fw-1").unwrap();
         for (record, has_shoot_access, closed, state, reason, until, words) in table {
-            let status = of(&name, &record, has_shoot_access, closed);
+            let status = of(&name, &record, has_shoot_access, closed, at(10));
             assert_eq!((status.state, status.reason, status.until), (state, reason, until));
             assert!(status.message.contains(words), "{}", status.message);
         }
+    }
+
+    #[test]
+    fn a_firewall_whose_certificate_has_ended_is_not_called_ready() {
+        let name = FirewallName::parse("fw-1").unwrap();
+        let record = issued(pinned().prove(at(2)));
+        let end = record.certificate.as_ref().unwrap().not_after;
+        let before = of(&name, &record, true, None, end - jiff::SignedDuration::from_secs(1));
+        assert_eq!(before.state, State::Ready);
+        let after = of(&name, &record, true, None, end);
+        assert_eq!(
+            (after.state, after.reason),
+            (State::Refused, Reason::CertificateExpired)
+        );
     }
 }

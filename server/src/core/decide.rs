@@ -107,6 +107,8 @@ pub struct Change {
     pub keys: Keys,
 }
 
+/// How many keys a message names: it has to stay readable.
+const KEYS_SHOWN: usize = 4;
 const EXPIRATION_MIN: i32 = 600;
 const EXPIRATION_MAX: i32 = 366 * 24 * 3600;
 
@@ -357,12 +359,15 @@ fn is_outdated(record: &Record, created: Timestamp) -> bool {
 /// The words for an operator who has to choose between keys.
 pub fn two_keys(firewall: &FirewallName, keys: &Keys) -> String {
     let seen: Vec<_> = keys.candidates.iter().map(|key| key.thumbprint().to_string()).collect();
+    let shown = seen.get(..seen.len().min(KEYS_SHOWN)).unwrap_or_default();
     format!(
-        "{} keys came with the bootstrap credential of firewall {firewall} ({}) and one of them may be a thief's: compare \
-         with `firewall-agent status` on the machine, then annotate the Firewall with {}=<thumbprint>@<UID of the Firewall>",
+        "{} keys came with the bootstrap credential of firewall {firewall}, and one may be a thief's. Compare with \
+         `firewall-agent status` on the machine, then annotate the Firewall with {}=<thumbprint>@<UID of the Firewall>. \
+         The keys: {}{}",
         seen.len(),
-        seen.join(", "),
-        names::ACCEPT_KEY
+        names::ACCEPT_KEY,
+        shown.join(", "),
+        if seen.len() > shown.len() { ", and more" } else { "" }
     )
 }
 

@@ -2,7 +2,7 @@
 //! steps from what is on record and what was seen to the next record, so that a restart goes on where it was.
 
 use contract::key::Thumbprint;
-use contract::names::FirewallName;
+use contract::names::{self, FirewallName};
 use contract::record::{Certificate, Credential, CredentialKind, Record, VERSION};
 use contract::report::Report;
 use jiff::{SignedDuration, Timestamp};
@@ -77,8 +77,7 @@ fn obey_operator(next: &mut Record, seen: &Seen<'_>, now: Timestamp) {
     }
     if let Some(annotation) = seen.rebootstrap
         && next.rebootstrap.as_deref() != Some(annotation)
-        // Bound to this very Firewall, so that it dies when the control plane moves.
-        && annotation.split_once('/').is_some_and(|(uid, value)| uid == seen.uid && !value.is_empty())
+        && rearms(annotation, seen.uid)
     {
         next.rebootstrap = Some(annotation.to_owned());
         next.keys.open_until = Some(now + TOKEN_LIFE);
@@ -112,6 +111,35 @@ pub fn accepted_key(annotation: &str, uid: &str) -> Option<Thumbprint> {
         return None;
     }
     Thumbprint::parse(thumbprint).ok()
+}
+
+/// Which of the operator's annotations says nothing to us, and why: so that nobody waits for it.
+pub fn ignored(seen: &Seen<'_>) -> Option<String> {
+    let uid = seen.uid;
+    let accept = seen.accept_key.filter(|value| accepted_key(value, uid).is_none());
+    let rebootstrap = seen.rebootstrap.filter(|value| !rearms(value, uid));
+    accept
+        .map(|_| {
+            format!(
+                "annotation {} is ignored: it has to be <thumbprint>@{uid}",
+                names::ACCEPT_KEY
+            )
+        })
+        .or_else(|| {
+            rebootstrap.map(|_| {
+                format!(
+                    "annotation {} is ignored: it has to be {uid}/<any new value>",
+                    names::REBOOTSTRAP
+                )
+            })
+        })
+}
+
+/// `<Firewall UID>/<value>`, for this very Firewall, so that it dies when the control plane moves.
+fn rearms(annotation: &str, uid: &str) -> bool {
+    annotation
+        .split_once('/')
+        .is_some_and(|(of, value)| of == uid && !value.is_empty())
 }
 
 fn prove(next: &mut Record, seen: &Seen<'_>, now: Timestamp) {

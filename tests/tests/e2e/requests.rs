@@ -412,6 +412,32 @@ async fn p33_of_two_firewalls_of_one_name_the_first_keeps_it_and_the_other_gets_
     );
 }
 
+/// The user in a certificate is the firewall's name, without its namespace.
+#[tokio::test(flavor = "multi_thread")]
+async fn p33_a_name_stays_taken_while_a_certificate_of_it_is_good() {
+    let world = World::new("shoot--r--gone").await.unwrap();
+    let other = World::new("shoot--r--gone2").await.unwrap();
+    let namespaces = ["--namespace", world.namespace(), "--namespace", other.namespace()];
+    let _approver = world.home.start(&namespaces).unwrap();
+    let machine = world.machine("00001").await.unwrap();
+    let agent = machine.start().unwrap();
+    world.await_reason(&machine.firewall, "Bootstrapped").await.unwrap();
+    agent.kill();
+    world
+        .seed
+        .kubectl_ok(&["delete", "firewall", "-n", world.namespace(), &machine.firewall])
+        .await
+        .unwrap();
+    other.shoot.create_firewall_object(&machine.firewall).await.unwrap();
+    other.await_reason(&machine.firewall, "NameTaken").await.unwrap();
+    let old = client_of(&machine.seed_kubeconfig()).await.unwrap();
+    let firewalls: Api<cluster::firewall::Firewall> = Api::namespaced(old, other.namespace());
+    assert!(
+        firewalls.get(&machine.firewall).await.is_err(),
+        "the old certificate opens the new namespace"
+    );
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn dry_run_explains_and_changes_nothing() {
     let world = World::new("shoot--r--dry").await.unwrap();

@@ -190,3 +190,44 @@ fn accept_key_is_a_thumbprint_at_this_very_firewall() {
         assert_eq!(advance(Some(&record), &seen, at(60)), record, "{annotation:?}");
     }
 }
+
+#[test]
+fn an_annotation_that_says_nothing_to_us_is_named_with_the_form_it_should_have() {
+    let name = name();
+    let thumbprint = PrivateKey::generate().unwrap().public().thumbprint();
+    let good = format!("{thumbprint}@{UID}");
+    assert_eq!(ignored(&seen(&name)), None);
+    let both = Seen {
+        accept_key: Some(&good),
+        rebootstrap: Some("uid-a/1"),
+        ..seen(&name)
+    };
+    assert_eq!(ignored(&both), None);
+    for accept_key in [
+        format!("{thumbprint}@uid-b"),
+        thumbprint.to_string(),
+        format!("x@{UID}"),
+        String::new(),
+    ] {
+        let why = ignored(&Seen {
+            accept_key: Some(&accept_key),
+            ..seen(&name)
+        })
+        .unwrap();
+        assert!(
+            why.contains("accept-key") && why.contains("<thumbprint>@uid-a"),
+            "{why}"
+        );
+    }
+    for rebootstrap in ["uid-b/1", "uid-a", "1"] {
+        let why = ignored(&Seen {
+            rebootstrap: Some(rebootstrap),
+            ..seen(&name)
+        })
+        .unwrap();
+        assert!(
+            why.contains("rebootstrap") && why.contains("uid-a/<any new value>"),
+            "{why}"
+        );
+    }
+}

@@ -1,0 +1,173 @@
+//! What there is to know about a request: read from its bytes, from the caches, and from the API server's review.
+//! Gathers the facts that `core::decide` judges; decides nothing and writes nothing.
+
+use contract::csr;
+use contract::names::FirewallName;
+use contract::record::Record;
+use jiff::Timestamp;
+use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
+use kube::core::DeserializeGuard;
+use kube::{Resource, ResourceExt};
+
+use cluster::firewall::Firewall;
+
+use crate::approver::Approver;
+use crate::core::decide::{Candidate, Decision, Facts, Request, Requester, Review, Sibling, decide};
+use crate::state::StateError;
+
+/// More than anybody says of a request.
+const ANNOTATIONS_MAX: usize = 8 * 1024;
+
+/// Puts all that is known before the policy.
+pub fn gather_and_decide(
+    csr: &CertificateSigningRequest,
+    request: &Request,
+    review: Option<Review>,
+    approver: &Approver,
+    now: Timestamp,
+) -> Result<Decision, StateError> {
+    let Ok(read) = &request.read else {
+        let none = Facts {
+            firewalls: &[],
+            token_owner: None,
+            siblings: &[],
+            review,
+        };
+        return Ok(decide(request, &none, now));
+    };
+    let found = approver.firewalls_named(read.firewall.as_str());
+    let mut records = Vec::with_capacity(found.len());
+    for firewall in &found {
+        records.push(approver.cached_record(&firewall.namespace().unwrap_or_default(), &read.firewall)?);
+    }
+    let namespaces: Vec<String> = found
+        .iter()
+        .map(|firewall| firewall.namespace().unwrap_or_default())
+        .collect();
+    let candidates: Vec<Candidate<'_>> = found
+        .iter()
+        .zip(&namespaces)
+        .zip(&records)
+        .map(|((f, namespace), record)| candidate(f, namespace, record.as_ref()))
+        .collect();
+    let owner = match &request.requester {
+        Requester::Token(id) => token_owner(approver, id, &read.firewall),
+        _ => None,
+    };
+    let facts = Facts {
+        firewalls: &candidates,
+        token_owner: owner
+            .as_ref()
+            .map(|(namespace, firewall)| (namespace.as_str(), firewall)),
+        siblings: &siblings(csr, approver),
+        review,
+    };
+    Ok(decide(request, &facts, now))
+}
+
+/// The request as the policy sees it.
+pub fn request(csr: &CertificateSigningRequest) -> Request {
+    let spec = &csr.spec;
+    Request {
+        name: csr.name_any(),
+        signer: spec.signer_name.clone(),
+        read: csr::read(&spec.request.0),
+        claims_our_names: csr::claims_our_names(&spec.request.0),
+        usages: spec.usages.clone().unwrap_or_default(),
+        expiration_seconds: spec.expiration_seconds,
+        requester: Requester::of(
+            spec.username.as_deref().unwrap_or_default(),
+            spec.groups.as_deref().unwrap_or_default(),
+        ),
+        created: csr.creation_timestamp().map_or(Timestamp::MAX, |time| time.0),
+    }
+}
+
+fn candidate<'a>(
+    firewall: &'a DeserializeGuard<Firewall>,
+    namespace: &'a str,
+    record: Option<&'a Record>,
+) -> Candidate<'a> {
+    let meta = firewall.meta();
+    Candidate {
+        namespace,
+        uid: meta.uid.as_deref().unwrap_or_default(),
+        created: meta.creation_timestamp.as_ref().map_or(Timestamp::MAX, |time| time.0),
+        deleting: meta.deletion_timestamp.is_some(),
+        record,
+    }
+}
+
+/// Whose bootstrap token this is: the requested firewall's own in all but the bad cases, so that is tried first.
+fn token_owner(approver: &Approver, id: &str, asked: &FirewallName) -> Option<(String, FirewallName)> {
+    let rest = approver
+        .all_firewalls()
+        .filter(|firewall| firewall.name_any() != asked.as_str());
+    for firewall in approver.firewalls_named(asked.as_str()).into_iter().chain(rest) {
+        let namespace = firewall.namespace().unwrap_or_default();
+        let Ok(name) = FirewallName::parse(&firewall.name_any()) else {
+            continue;
+        };
+        // Another shoot's record that cannot be read is that shoot's trouble.
+        let Ok(Some(record)) = approver.cached_record(&namespace, &name) else {
+            continue;
+        };
+        let Some(credential) = record.credential else { continue };
+        if approver.key.token(&namespace, &name, credential.epoch).id == id {
+            return Some((namespace, name));
+        }
+    }
+    None
+}
+
+/// The identity's other requests that are neither denied nor failed.
+fn siblings(csr: &CertificateSigningRequest, approver: &Approver) -> Vec<Sibling> {
+    let is_open = |c: &CertificateSigningRequest| condition(c, "Denied").is_none() && condition(c, "Failed").is_none();
+    let others = approver.requests.state();
+    others
+        .iter()
+        // One for another signer is never decided by us and would hold this one up for ever.
+        .filter(|other| other.spec.signer_name == csr.spec.signer_name)
+        .filter(|other| {
+            other.spec.username == csr.spec.username && other.name_any() != csr.name_any() && is_open(other)
+        })
+        .map(|other| Sibling {
+            name: other.name_any(),
+            created: other.creation_timestamp().map_or(Timestamp::MAX, |time| time.0),
+            decided: condition(other, "Approved").is_some(),
+            key: csr::read(&other.spec.request.0).ok().map(|read| read.key),
+        })
+        .collect()
+}
+
+/// What nobody needs of a request is not kept: whoever may make requests may make many, and large ones.
+pub fn shrink(csr: &mut CertificateSigningRequest) {
+    csr.managed_fields_mut().clear();
+    // Beside what is usual they are kept: the object is written back when it is decided.
+    if csr
+        .annotations()
+        .iter()
+        .map(|(key, value)| key.len() + value.len())
+        .sum::<usize>()
+        > ANNOTATIONS_MAX
+    {
+        csr.annotations_mut().clear();
+    }
+    if csr.spec.request.0.len() > csr::REQUEST_MAX {
+        // Too large to be one of ours, and denied for that all the same.
+        csr.spec.request.0.truncate(csr::REQUEST_MAX + 1);
+        csr.spec.request.0.shrink_to_fit();
+    }
+}
+
+pub fn condition<'a>(
+    csr: &'a CertificateSigningRequest,
+    type_: &str,
+) -> Option<&'a CertificateSigningRequestCondition> {
+    csr.status
+        .as_ref()?
+        .conditions
+        .as_ref()?
+        .iter()
+        .find(|condition| condition.type_ == type_)
+}
