@@ -69,6 +69,10 @@ fn take_up_certificate(next: &mut Record, seen: &Seen<'_>) {
 }
 
 fn obey_operator(next: &mut Record, seen: &Seen<'_>, now: Timestamp) {
+    if seen.accept_key.is_none() {
+        // Taken away: the same word may be said again, when the same keys contend once more.
+        next.keys.accepted = None;
+    }
     if let Some(annotation) = seen.accept_key
         && next.keys.accepted.as_deref() != Some(annotation)
         && let Some(thumbprint) = accepted_key(annotation, seen.uid)

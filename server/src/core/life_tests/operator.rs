@@ -231,3 +231,32 @@ fn an_annotation_that_says_nothing_to_us_is_named_with_the_form_it_should_have()
         );
     }
 }
+
+#[test]
+fn an_annotation_that_was_taken_away_may_be_said_again() {
+    let name = name();
+    let (mine, other) = (
+        PrivateKey::generate().unwrap().public(),
+        PrivateKey::generate().unwrap().public(),
+    );
+    let word = format!("{}@{UID}", mine.thumbprint());
+    let said = Seen {
+        accept_key: Some(&word),
+        ..seen(&name)
+    };
+    let mut record = advance(Some(&advance(None, &seen(&name), at(0))), &said, at(1));
+    // Contended anew, after the operator let a new key in.
+    record.keys = Keys {
+        candidates: vec![mine.clone(), other],
+        accepted: record.keys.accepted,
+        ..Keys::default()
+    };
+    assert!(
+        advance(Some(&record), &said, at(2)).contested(),
+        "an old word decides nothing new"
+    );
+    let taken_away = advance(Some(&record), &seen(&name), at(3));
+    assert!(taken_away.contested());
+    let again = advance(Some(&taken_away), &said, at(4));
+    assert_eq!(again.keys.pin.unwrap().thumbprint, mine.thumbprint());
+}
