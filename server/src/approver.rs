@@ -192,6 +192,12 @@ impl Applied {
             .is_some_and(|(hash, at)| *hash == fingerprint(content) && at.elapsed() < REAPPLY)
     }
 
+    /// How long ago anything was applied under this key.
+    pub fn elapsed(&self, key: &str) -> Option<Duration> {
+        let applied = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        applied.get(key).map(|(_, at)| at.elapsed())
+    }
+
     pub fn remember(&self, key: &str, content: &[u8]) {
         let mut applied = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         applied.insert(key.to_owned(), (fingerprint(content), Instant::now()));

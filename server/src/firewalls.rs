@@ -75,12 +75,13 @@ pub async fn reconcile(
             until: None,
         },
     };
+    let mut again = None;
     if !approver.dry_run && !matches!(outcome, Err(FirewallError::Raced(_) | FirewallError::IdTaken(_))) {
-        status::tell(&approver, firewall, &status)
+        again = status::tell(&approver, firewall, &status)
             .await
             .map_err(|failure| FirewallError::Call(worker.object.clone(), failure))?;
     }
-    outcome.map(|(_, recheck)| Action::requeue(recheck))
+    outcome.map(|(_, recheck)| Action::requeue(again.map_or(recheck, |again| again.min(recheck))))
 }
 
 struct Worker<'a> {

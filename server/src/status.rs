@@ -1,6 +1,8 @@
 //! How a firewall stands, in one annotation of its Firewall: for people with kubectl. Written only on change; nothing
 //! of ours reads it back but its own `since`.
 
+use std::time::Duration;
+
 use contract::names::{self, FirewallName};
 use contract::reasons::Reason;
 use contract::record::{CredentialKind, Record};
@@ -20,6 +22,8 @@ use crate::shoots::Closed;
 
 /// What a person reads at a glance, and an annotation holds.
 const MESSAGE_MAX: usize = 600;
+/// The same reason in other words is not told more often.
+const REWORDED: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum State {
@@ -146,8 +150,8 @@ pub fn of(
     }
 }
 
-/// Writes the annotation if it says something new.
-pub async fn tell(approver: &Approver, firewall: &Firewall, status: &Status) -> Result<(), Failure> {
+/// Writes the annotation if it says something new; or says after what time it may be written.
+pub async fn tell(approver: &Approver, firewall: &Firewall, status: &Status) -> Result<Option<Duration>, Failure> {
     let told = firewall.annotations().get(names::SEED_ACCESS_STATE);
     let told: Option<Told> = told.and_then(|json| serde_json::from_str(json).ok());
     let since = match &told {
@@ -169,7 +173,7 @@ pub async fn tell(approver: &Approver, firewall: &Firewall, status: &Status) -> 
         until: status.until,
     };
     if told.as_ref() == Some(&tell) {
-        return Ok(());
+        return Ok(None);
     }
     let (namespace, name) = (firewall.namespace().unwrap_or_default(), firewall.name_any());
     // Another wording alone is told now and then: a message that differs each time would make this a loop, since what
@@ -178,8 +182,12 @@ pub async fn tell(approver: &Approver, firewall: &Firewall, status: &Status) -> 
     let reworded = told
         .as_ref()
         .is_some_and(|told| told.state == tell.state && told.reason == tell.reason);
-    if reworded && approver.applied.recently(&key, b"") {
-        return Ok(());
+    if let Some(elapsed) = approver
+        .applied
+        .elapsed(&key)
+        .filter(|elapsed| reworded && *elapsed < REWORDED)
+    {
+        return Ok(Some(REWORDED - elapsed));
     }
     approver.applied.remember(&key, b"");
     let patch = json!({
@@ -215,7 +223,7 @@ pub async fn tell(approver: &Approver, firewall: &Firewall, status: &Status) -> 
             }
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 #[cfg(test)]

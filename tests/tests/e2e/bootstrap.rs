@@ -312,6 +312,20 @@ async fn a7_a_certificate_is_renewed_on_request_with_the_same_key_once_per_value
         .await
         .unwrap();
 
+    // People see the new one too.
+    eventually("the new certificate in the state", Duration::from_secs(30), || async {
+        let state = world.state(&machine.firewall).await?;
+        ensure!(
+            state["message"]
+                .as_str()
+                .is_some_and(|message| message.contains(&second.serial)),
+            "{state}"
+        );
+        Ok(())
+    })
+    .await
+    .unwrap();
+
     // The same value again is no new request, not even for an agent that was started anew.
     agent.kill();
     let agent = machine.start().unwrap();
