@@ -278,7 +278,8 @@ impl Stage<'_> {
         let kubectl =
             |cluster: &Cluster| format!("export KUBECONFIG={}", cluster.dir().join("admin.kubeconfig").display());
         let mut text = format!(
-            "\nEverything keeps running until Ctrl-C. In another shell:\n  {}   # the seed\n",
+            "\nEverything keeps running until Ctrl-C. In another shell:\n  alias kubectl='{}'   # where there is none\n  {}   # the seed\n",
+            self.seed.kubectl_command_line(),
             kubectl(self.seed)
         );
         for Standing { shoot, machine } in &self.firewalls {

@@ -48,6 +48,16 @@ impl Binaries {
         found.await.cloned()
     }
 
+    /// How a person calls it.
+    pub fn command_line(&self, program: Program) -> String {
+        let path = self.path.display();
+        if self.separate {
+            format!("{path}/{}", program.name())
+        } else {
+            format!("{path} {}", program.name())
+        }
+    }
+
     /// The program with an empty environment: proxies and kubeconfigs of the caller are not ours.
     #[must_use]
     pub fn command(&self, program: Program, home: &Path) -> Command {

@@ -14,6 +14,11 @@ use super::cluster::Cluster;
 use super::components::ADMIN_KUBECONFIG;
 
 impl Cluster {
+    /// How a person calls the kubectl that belongs to this cluster.
+    pub fn kubectl_command_line(&self) -> String {
+        self.binaries.command_line(Program::Kubectl)
+    }
+
     /// Whatever the outcome: the caller judges it.
     pub async fn kubectl(&self, args: &[&str]) -> anyhow::Result<Output> {
         self.kubectl_with(args, "").await
