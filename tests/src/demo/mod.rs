@@ -172,7 +172,7 @@ async fn prove(timeline: &mut Timeline, stage: &mut Stage<'_>) {
         .await;
     timeline
         .step(
-            "it reads nobody else's, and no Secret but its own",
+            "it reads nothing of the other shoot, and no Secret but its own",
             stage.reads_nothing_else(),
         )
         .await;
