@@ -47,11 +47,6 @@ impl Class {
             Self::Misconfigured => "there is no working connection to a Kubernetes API server",
         }
     }
-
-    /// Whether the same call may pass later with nothing changed by us.
-    pub fn may_pass_later(self) -> bool {
-        matches!(self, Self::Busy | Self::Unreachable | Self::Conflict)
-    }
 }
 
 /// A failed call: what was attempted on which object, of which kind the failure is, and the details.

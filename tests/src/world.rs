@@ -1,7 +1,6 @@
 //! One seed and one shoot's API server for all tests of a binary. Tests are apart by namespace: each has its own
 //! control plane's namespace in the seed, its own approver that looks at that namespace only, its own machines.
 
-use std::future::Future;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -175,9 +174,4 @@ pub async fn bootstrapped(machine: &Machine) -> anyhow::Result<()> {
     })
     .await
     .with_context(|| machine.log())
-}
-
-/// Fails as `eventually` does, with the logs of those who took part.
-pub async fn shown<T>(world: &World, future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    future.await.with_context(|| world.home.log())
 }
