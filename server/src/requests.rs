@@ -7,7 +7,6 @@ use std::time::Duration;
 use contract::csr;
 use contract::names;
 use contract::reasons::Reason;
-use contract::record::Record;
 use jiff::Timestamp;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
@@ -206,15 +205,12 @@ async fn save(name: &str, change: Change, approver: &Approver) -> Result<bool, R
     let Some(record) = stored.record(&change.firewall).map_err(state)? else {
         return Ok(false);
     };
-    if record.keys != change.before {
+    let firewall = change.firewall.clone();
+    let Some(record) = change.onto(record) else {
         return Ok(false);
-    }
-    let record = Record {
-        keys: change.keys,
-        ..record
     };
     Ok(stored
-        .save(&approver.seed, &change.firewall, &record)
+        .save(&approver.seed, &firewall, &record)
         .await
         .map_err(state)?
         .is_some())

@@ -204,3 +204,63 @@ fn fingerprint(kubeconfig: &Kubeconfig) -> u64 {
     kubeconfig.write().hash(&mut hasher);
     hasher.finish()
 }
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::ByteString;
+
+    use super::*;
+
+    fn secret(data: &[(&str, &str)]) -> Secret {
+        let data = data
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), ByteString(value.as_bytes().to_vec())));
+        Secret {
+            data: Some(data.collect()),
+            ..Secret::default()
+        }
+    }
+
+    fn ca() -> String {
+        let key = rcgen::KeyPair::generate().unwrap();
+        rcgen::CertificateParams::new(vec!["shoot".to_owned()])
+            .unwrap()
+            .self_signed(&key)
+            .unwrap()
+            .pem()
+    }
+
+    #[test]
+    fn the_token_requestors_form_leads_to_the_firewalls_server_and_never_without_tls() {
+        let filled = secret(&[("token", "a-token"), ("bundle.crt", &ca())]);
+        let read = |server: &str| kubeconfig("shoot--a", Some(&filled), server);
+        assert_eq!(read("https://api.shoot").unwrap().server, "https://api.shoot");
+        for bad in ["http://api.shoot", "", "api.shoot"] {
+            let (reason, why) = read(bad).unwrap_err();
+            assert_eq!(reason, Reason::ShootAccessMissing);
+            assert!(why.contains("apiServerURL") && !why.contains("a-token"), "{why}");
+        }
+    }
+
+    #[test]
+    fn what_is_missing_of_a_shoots_secret_is_named() {
+        let why = |secret: Option<&Secret>| kubeconfig("shoot--a", secret, "https://api.shoot").unwrap_err().1;
+        assert!(why(None).contains("shoot--a/shoot-access-firewall-approver is missing"));
+        assert!(why(Some(&secret(&[("token", "a-token")]))).contains("`bundle.crt`"));
+        assert!(why(Some(&secret(&[("token", "a-token"), ("bundle.crt", "x")]))).contains("bundle.crt"));
+    }
+
+    #[test]
+    fn of_what_a_tenant_writes_only_a_new_report_of_a_sane_size_is_kept() {
+        let reports = Reports::default();
+        assert!(reports.keep("fw-1", "one".into()));
+        assert!(!reports.keep("fw-1", "one".into()), "nothing new");
+        assert!(reports.keep("fw-1", "two".into()));
+        assert!(!reports.keep("fw-1", "x".repeat(REPORT_MAX + 1)));
+        for n in 0..2 * REPORTS_MAX {
+            reports.keep(&format!("fw-{n}"), "one".into());
+        }
+        assert_eq!(reports.0.lock().unwrap().len(), REPORTS_MAX);
+        assert!(reports.keep("fw-1", "three".into()), "those that are known go on");
+    }
+}

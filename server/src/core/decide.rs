@@ -107,6 +107,17 @@ pub struct Change {
     pub keys: Keys,
 }
 
+impl Change {
+    /// The record with these keys; none if other keys are on record than were decided upon, for then the decision may
+    /// be another.
+    pub fn onto(self, record: Record) -> Option<Record> {
+        (record.keys == self.before).then_some(Record {
+            keys: self.keys,
+            ..record
+        })
+    }
+}
+
 /// How many keys a message names: it has to stay readable.
 const KEYS_SHOWN: usize = 4;
 const EXPIRATION_MIN: i32 = 600;

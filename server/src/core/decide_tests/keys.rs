@@ -248,3 +248,16 @@ pub(super) fn rearmed(world: &mut World, second: i64) {
         revoked: None,
     });
 }
+
+#[test]
+fn keys_that_were_decided_on_an_older_record_are_not_written() {
+    let Decision::Approve {
+        record: Some(change), ..
+    } = World::good(By::Token).decide()
+    else {
+        panic!("a first bootstrap pins its key");
+    };
+    assert_eq!(change.clone().onto(record(Keys::default())).unwrap().keys, change.keys);
+    // Meanwhile another request of the same credential was first.
+    assert!(change.onto(record(pinned(&THIEF))).is_none());
+}
