@@ -4,7 +4,7 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use aws_lc_rs::digest::{SHA256, digest};
+use contract::digest::sha256_hex;
 use jiff::SignedDuration;
 use tokio::process::Command;
 use tracing::info;
@@ -48,13 +48,7 @@ impl Machine {
     fn wanted_hash(&self) -> Option<String> {
         let hash = |access: &Access| {
             let text = self.store.seed_kubeconfig(access).ok()?;
-            Some(
-                digest(&SHA256, text.as_bytes())
-                    .as_ref()
-                    .iter()
-                    .map(|byte| format!("{byte:02x}"))
-                    .collect(),
-            )
+            Some(sha256_hex(text.as_bytes()))
         };
         self.access.as_ref().and_then(hash)
     }

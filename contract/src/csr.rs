@@ -7,8 +7,7 @@ mod der;
 mod pem;
 mod read;
 
-use aws_lc_rs::digest::{SHA256, digest};
-
+use crate::digest::sha256_hex;
 use crate::key::{KeyError, PrivateKey, PublicKey};
 use crate::names::{FirewallName, NameError, ORGANIZATION, USER_PREFIX};
 use der::{BIT_STRING, CONTEXT_0, INTEGER, OID, SEQUENCE, SET, UTF8_STRING, element};
@@ -89,14 +88,8 @@ pub fn write(name: &FirewallName, key: &PrivateKey) -> Result<String, CsrError> 
 /// The name of the CertificateSigningRequest object that carries this request, and no other one.
 pub fn object_name(pem: &str) -> Result<String, CsrError> {
     check_size(pem.as_bytes())?;
-    let hash = digest(&SHA256, &pem::decode(pem.as_bytes())?);
-    let hex: String = hash
-        .as_ref()
-        .iter()
-        .take(20)
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
-    Ok(format!("firewall-{hex}"))
+    let hash = sha256_hex(&pem::decode(pem.as_bytes())?);
+    Ok(format!("firewall-{}", &hash[..40]))
 }
 
 /// Reads a request that anybody may have sent. What it returns is the whole content of the request.

@@ -4,6 +4,8 @@
 pub mod access;
 pub mod cert;
 pub mod csr;
+pub mod digest;
+pub mod handover;
 pub mod jws;
 pub mod key;
 pub mod kubeconfig;

@@ -74,7 +74,12 @@ pub const SEED_ACCESS_REPORT: &str = "firewall.metal-stack.io/seed-access-report
 pub const SEED_ACCESS_STATE: &str = "firewall.metal-stack.io/seed-access-state";
 pub const RENEW: &str = "firewall.metal-stack.io/renew-seed-access";
 pub const REBOOTSTRAP: &str = "firewall.metal-stack.io/rebootstrap";
+/// `<Firewall UID>/<value>`: makes a bootstrap credential for the machine that is known already.
+pub const EXPORT: &str = "firewall.metal-stack.io/export-bootstrap";
 pub const ACCEPT_KEY: &str = "firewall.metal-stack.io/accept-key";
+
+/// The finalizer with which firewall-controller-manager waits for a machine to go. A migration takes it away first.
+pub const UPSTREAM_FINALIZER: &str = "firewall.metal-stack.io/firewall-controller-manager";
 
 /// Reason and message of an approval, as people grep for them.
 pub const APPROVED_REASON: &str = "AutoApproved";

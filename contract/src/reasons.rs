@@ -16,6 +16,10 @@ macro_rules! reasons {
                 match self { $(Self::$variant => stringify!($variant),)+ }
             }
 
+            pub fn parse(word: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|reason| reason.as_str() == word)
+            }
+
             /// What it means, in a sentence.
             pub fn meaning(self) -> &'static str {
                 match self { $(Self::$variant => concat!($($doc,)+).trim_ascii(),)+ }
@@ -91,6 +95,32 @@ reasons! {
         SeedFailure,
         /// A request was approved and nobody signs it.
         ApprovedNotIssued,
+        /// The control plane came from another seed: the firewall has to come in here.
+        SeedMoved,
+        /// This seed's API server is reached under another address.
+        ServerMoved,
+        /// This seed's API server has another CA.
+        ServerCaChanged,
+        /// The seed refuses certificates of the CA that this firewall's came from.
+        IssuerRefused,
+        /// Certificates come from a newer CA: the firewall's is to be renewed while both are trusted.
+        IssuerSuperseded,
+        /// The certificate is near its end and was not renewed.
+        Expiring,
+        /// The certificate has ended.
+        Expired,
+        /// The firewall says that the seed refuses its certificate.
+        AgentRefused,
+        /// An operator asked for it.
+        Requested,
+        /// Another seed speaks for this firewall with a higher authority.
+        OtherSeedAhead,
+        /// Nothing on record says which key is the machine's, and its report names one: an operator has to accept it.
+        KeyUnknown,
+        /// The firewall does not believe this seed's handovers, as it has other handover keys.
+        HandoverKeyLost,
+        /// The machine was installed with the way to another seed, and has never come in.
+        UserdataOutdated,
         /// The firewall works with its certificate.
         Bootstrapped,
     }

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::handover::Order;
 use crate::key::{PublicKey, Thumbprint};
 
 /// How many keys that came with one credential are remembered: enough to see that there were two.
@@ -38,6 +39,64 @@ pub struct Record {
     /// The value of the rebootstrap annotation that was last acted on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rebootstrap: Option<String>,
+    /// The value of the export annotation that was last acted on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub export: Option<String>,
+    /// Authority of this Firewall, and the number of the last handover that was made for it.
+    #[serde(flatten)]
+    pub order: Order,
+    /// A handover is on its way: the firewall has to come in anew.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handover: Option<Pending>,
+    /// Where firewalls reach this seed, as it was when this was last looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<Endpoint>,
+    /// The Firewall is gone, or going.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gone: Option<Gone>,
+}
+
+/// Why a firewall has to come in anew, and how far that has got.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Pending {
+    /// As `reasons` has it.
+    pub reason: String,
+    pub since: Timestamp,
+    /// What was sent last; none while there was nothing to send it to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sent: Option<Sent>,
+}
+
+/// A handover that was made under the record's number.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Sent {
+    pub issued: Timestamp,
+    pub expires: Timestamp,
+    /// The agent's key that it is sealed to; a notice has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sealed_to: Option<Thumbprint>,
+}
+
+/// Fingerprints of a server's address and of the CAs that its certificate may come from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Endpoint {
+    pub server: String,
+    pub ca: String,
+    pub since: Timestamp,
+}
+
+/// How a Firewall went. A control plane that moves takes its Firewalls away as well, so this alone is no reason to
+/// forget one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Gone {
+    pub since: Timestamp,
+    /// It was deleted for good: whoever deleted it waited for the machine to go.
+    #[serde(default)]
+    pub deleted: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -143,6 +202,12 @@ impl Record {
         self.keys.pin.as_ref().is_some_and(|pin| pin.proven.is_some())
     }
 
+    /// Whether it is known whose key this firewall's is: proved, or vouched for by an operator.
+    pub fn settled(&self) -> bool {
+        let pin = self.keys.pin.as_ref();
+        pin.is_some_and(|pin| pin.proven.is_some() || pin.accepted)
+    }
+
     /// Two keys came with one credential: nobody but the operator can tell which is the machine's.
     pub fn contested(&self) -> bool {
         self.keys.contested()
@@ -245,6 +310,35 @@ impl Keys {
             open_until: None,
             accepted: Some(annotation.to_owned()),
         }
+    }
+
+    /// The pin as a handover of our own says it was. The key itself comes with the firewall's next report.
+    pub fn restore(&self, thumbprint: &Thumbprint, now: Timestamp) -> Self {
+        let known = self.candidates.iter().find(|key| key.thumbprint() == *thumbprint);
+        Self {
+            pin: Some(Pin {
+                thumbprint: thumbprint.clone(),
+                key: known.cloned(),
+                since: now,
+                accepted: true,
+                proven: None,
+            }),
+            candidates: Vec::new(),
+            ..self.clone()
+        }
+    }
+
+    /// Fills in the pinned key where only its thumbprint was known.
+    pub fn know(&self, key: &PublicKey) -> Self {
+        let pin = self.pin.clone().map(|pin| Pin {
+            key: if pin.thumbprint == key.thumbprint() {
+                Some(key.clone())
+            } else {
+                pin.key
+            },
+            ..pin
+        });
+        Self { pin, ..self.clone() }
     }
 
     /// The firewall's report proved that it works with the pinned key.
