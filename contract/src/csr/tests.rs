@@ -2,6 +2,8 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use proptest::prelude::*;
 
+use aws_lc_rs::digest::{SHA256, digest};
+
 use super::*;
 
 const CASES: u32 = 1000;
