@@ -50,6 +50,8 @@ pub const SEED_KEY_SECRET: &str = "firewall-approver-key";
 /// The one Secret per shoot that outlives a seed, and the Secret that opens the shoot to the approver.
 pub const STATE_SECRET: &str = "firewall-bootstrap";
 pub const STATE_HANDOVER_KEY: &str = "handover-key";
+/// The state's key of a firewall's record is its name and this.
+pub const RECORD_SUFFIX: &str = ".json";
 pub const SHOOT_ACCESS_SECRET: &str = "shoot-access-firewall-approver";
 /// Gardener carries Secrets with this label to the new seed when a control plane moves.
 pub const PERSIST_LABEL: &str = "persist";
@@ -140,7 +142,7 @@ impl FirewallName {
 
     /// Where the shoot's state Secret keeps this firewall's record.
     pub fn record_key(&self) -> String {
-        format!("{}.json", self.0)
+        format!("{}{RECORD_SUFFIX}", self.0)
     }
 
     /// ServiceAccount, Role and RoleBinding of this firewall's lifeline in the shoot.

@@ -87,8 +87,6 @@ reasons! {
         WaitingForReport,
         /// The bootstrap credential ran out before the firewall came in.
         CredentialExpired,
-        /// The certificate that the firewall reported from has ended and nothing renewed it.
-        CertificateExpired,
         /// An operator's annotation names another Firewall, or has another form than it should.
         AnnotationIgnored,
         /// The approver cannot read or write what it needs in the seed.

@@ -20,6 +20,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use cluster::firewall::Firewall;
 
 use crate::events::Events;
+use crate::handover::Told;
 use crate::seed::Seed;
 use crate::shoots::Shoots;
 use crate::state::{State, StateError};
@@ -36,6 +37,9 @@ pub struct Approver {
     pub key: SeedKey,
     pub kind: RwLock<CredentialKind>,
     pub dry_run: bool,
+    pub poll: Duration,
+    /// Empty: all.
+    pub namespaces: Vec<String>,
     pub firewalls: Vec<Store<DeserializeGuard<Firewall>>>,
     pub firewalls_complete: Vec<Complete>,
     pub states: Vec<Store<Secret>>,
@@ -56,6 +60,8 @@ pub struct Approver {
 pub struct HandedOut {
     pub lifeline: Option<SecretString>,
     pub bootstrap_kubeconfig: Option<SecretString>,
+    /// The handover that was written last.
+    pub told: Option<Told>,
 }
 
 impl Approver {
@@ -70,14 +76,21 @@ impl Approver {
         }
     }
 
+    /// Whether this approver works on that namespace.
+    pub fn serves(&self, namespace: &str) -> bool {
+        self.namespaces.is_empty() || self.namespaces.iter().any(|of| of == namespace)
+    }
+
     /// Lets go of what is remembered of Firewalls that are gone.
     pub fn forget_the_gone(&self) {
         let there: BTreeSet<(String, String)> = self
             .all_firewalls()
             .map(|f| (f.namespace().unwrap_or_default(), f.name_any()))
             .collect();
-        self.shoots
-            .keep(|namespace| there.iter().any(|(of, _)| of == namespace));
+        let bereft = self.bereft();
+        self.shoots.keep(|namespace| {
+            there.iter().any(|(of, _)| of == namespace) || bereft.iter().any(|(of, _)| of == namespace)
+        });
         self.handed_out
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -126,6 +139,30 @@ impl Approver {
 
     pub fn shoot_secret(&self, namespace: &str) -> Option<Arc<Secret>> {
         cached(&self.shoot_secrets, namespace, names::SHOOT_ACCESS_SECRET)
+    }
+
+    /// Every record whose Firewall is not there.
+    pub fn bereft(&self) -> Vec<(String, FirewallName)> {
+        let there: BTreeSet<(String, String)> = self
+            .all_firewalls()
+            .map(|f| (f.namespace().unwrap_or_default(), f.name_any()))
+            .collect();
+        let secrets: Vec<_> = self.states.iter().flat_map(Store::state).collect();
+        let records = secrets.iter().flat_map(|secret| {
+            let namespace = secret.namespace().unwrap_or_default();
+            let names = State::of(&namespace, (**secret).clone()).firewalls();
+            names.into_iter().map(move |name| (namespace.clone(), name))
+        });
+        records
+            .filter(|(namespace, name)| !there.contains(&(namespace.clone(), name.to_string())))
+            .collect()
+    }
+
+    /// Has the worker look at every firewall.
+    pub fn wake_all(&self) {
+        for firewall in self.all_firewalls() {
+            self.wake_firewall(&firewall.namespace().unwrap_or_default(), &firewall.name_any());
+        }
     }
 
     /// Has the worker look at this firewall now.

@@ -1,8 +1,10 @@
 //! The command line. Every flag can be given as an environment variable too; none of them is a secret.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use jiff::SignedDuration;
 
 /// Gives firewalls their access to this seed: makes their bootstrap credentials and RBAC, and approves their
 /// certificate signing requests.
@@ -17,6 +19,19 @@ pub struct Args {
 pub enum Command {
     /// Run in a seed until told to stop.
     Run(Run),
+    /// Print a bootstrap kubeconfig for a firewall that cannot be told of its way in, to be carried to its machine.
+    Export(Export),
+}
+
+#[derive(ClapArgs, Clone, Debug)]
+pub struct Export {
+    /// Your own kubeconfig for the seed: it has to let you annotate the Firewall and read its Secret.
+    #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// The Firewall, as <namespace>/<name>.
+    #[arg(value_name = "NAMESPACE/FIREWALL")]
+    pub firewall: String,
 }
 
 #[derive(ClapArgs, Clone, Debug)]
@@ -61,6 +76,10 @@ pub struct Run {
     #[arg(long, env = "FIREWALL_APPROVER_DRY_RUN")]
     pub dry_run: bool,
 
+    /// How often everything is looked at although nothing told of a change (1s to 1h).
+    #[arg(long, env = "FIREWALL_APPROVER_POLL_INTERVAL", default_value = "5m", value_parser = interval, value_name = "TIME")]
+    pub poll_interval: Duration,
+
     /// How log lines look.
     #[arg(long, env = "FIREWALL_APPROVER_LOG_FORMAT", value_enum, default_value = "json")]
     pub log_format: LogFormat,
@@ -85,5 +104,16 @@ impl From<LogFormat> for cluster::log::Format {
             LogFormat::Text => Self::Text,
             LogFormat::Json => Self::Json,
         }
+    }
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval: SignedDuration = text
+        .parse()
+        .map_err(|_| "not a duration; write for example 30s or 5m".to_owned())?;
+    if (SignedDuration::from_secs(1)..=SignedDuration::from_hours(1)).contains(&interval) {
+        Ok(interval.unsigned_abs())
+    } else {
+        Err("out of range: 1s at least, 1h at most".into())
     }
 }

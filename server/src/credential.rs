@@ -100,7 +100,7 @@ pub async fn stand(
         CredentialKind::ServiceAccount => service_account(seed, firewall, credential, known).await?,
     };
     let kubeconfig = seed
-        .endpoint
+        .endpoint()
         .kubeconfig(firewall.namespace, KubeconfigCredential::Token(bearer), Some(extension))
         .write();
     Ok(Standing::Kubeconfig(SecretString::from(kubeconfig.as_str())))

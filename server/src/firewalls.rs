@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use contract::access::{AccessError, AgentAccess, Mode};
+use contract::handover::Order;
 use contract::kubeconfig::BootstrapExtension;
 use contract::names::{self, FirewallName};
 use contract::reasons::Reason;
 use contract::record::Record;
+use contract::report::Report;
 use jiff::Timestamp;
 use kube::core::DeserializeGuard;
 use kube::runtime::controller::Action;
@@ -21,14 +23,18 @@ use cluster::firewall::Firewall;
 
 use crate::approver::{Approver, HandedOut};
 use crate::core::decide::two_keys;
+use crate::core::handover as core_handover;
+use crate::core::standing::{self, Stands, State as Phase, Status};
+use crate::core::verdict::{Issuer, Verdict};
 use crate::core::{life, plan};
 use crate::credential::CredentialError;
+use crate::handover::{self, HandoverError, Sending};
 use crate::lifeline;
 use crate::provision::Provision;
-use crate::shoots::Closed;
+use crate::shoots::{Closed, Monitor, Shoot};
 use crate::sight::{ShootSide, Sight};
 use crate::state::{State, StateError};
-use crate::status::{self, State as Phase, Status};
+use crate::status;
 
 #[derive(Debug, Error)]
 pub enum FirewallError {
@@ -84,6 +90,15 @@ pub async fn reconcile(
     outcome.map(|(_, recheck)| Action::requeue(again.map_or(recheck, |again| again.min(recheck))))
 }
 
+/// A firewall's record as it is now, and what it was judged by.
+struct Advanced {
+    state: State,
+    record: Record,
+    report: Option<Report>,
+    ahead: Option<Order>,
+    verdict: Verdict,
+}
+
 struct Worker<'a> {
     approver: &'a Approver,
     firewall: &'a Firewall,
@@ -132,17 +147,20 @@ impl<'a> Worker<'a> {
         if self.approver.dry_run {
             return Ok(done(Phase::Waiting, Reason::WaitingForFirewall, "dry run".into()));
         }
-        let mut side = self.sight.shoot();
-        let (state, record) = self.advance(&name, &side, false, now).await?;
-        let provision = self.provision(&name);
         if self.firewall.metadata.deletion_timestamp.is_some() {
-            provision.revoke(&record).await?;
-            return Ok(done(
-                Phase::Waiting,
-                Reason::FirewallDeleted,
-                "the Firewall is being deleted".into(),
-            ));
+            return self.leave(&name, now).await;
         }
+        let mut side = self.sight.shoot();
+        let shoot = side.shoot.as_deref();
+        let monitor = shoot.and_then(|shoot| shoot.monitor(name.as_str()));
+        let Advanced {
+            state,
+            record,
+            report,
+            ahead,
+            verdict,
+        } = self.advance(&name, shoot, monitor.as_ref(), false, now).await?;
+        let provision = self.provision(&name);
         let mut handed_out = provision.handed_out().await?;
         match self.lifeline(&name, &side, handed_out.lifeline.as_ref(), now).await {
             Ok(lifeline) => handed_out.lifeline = lifeline,
@@ -153,17 +171,125 @@ impl<'a> Worker<'a> {
                 side.closed = Some((Reason::ShootUnreachable, what));
             }
         }
-        let stood = self.stand(&provision, &name, &state, &record, &side, handed_out).await;
+        let stood = self
+            .stand(&provision, &name, &state, &record, &side, &mut handed_out)
+            .await;
         if matches!(stood, Err(FirewallError::IdTaken(_))) {
-            self.advance(&name, &side, true, now).await?;
+            self.advance(&name, side.shoot.as_deref(), monitor.as_ref(), true, now)
+                .await?;
         }
         stood?;
-        let recheck = recheck(&record, side.closed.as_ref(), now);
-        let has_shoot_access = self.sight.shoot_access().is_some();
-        Ok((
-            status::of(&name, &record, has_shoot_access, side.refused.or(side.closed), now),
-            recheck,
-        ))
+        let mut again = recheck(&record, verdict, side.closed.as_ref(), self.approver.poll, now);
+        match self
+            .hand_over(
+                &name,
+                &side,
+                monitor.as_ref(),
+                &state,
+                &record,
+                report.as_ref(),
+                &mut handed_out,
+            )
+            .await
+        {
+            Ok(Some(wait)) => again = again.min(wait),
+            Ok(None) => {}
+            Err(problem) => {
+                side.closed = Some((Reason::ShootUnreachable, problem));
+                again = again.min(CLOSED_POLL);
+            }
+        }
+        self.approver.remember_handed_out(&self.namespace, &name, handed_out);
+        let stands = Stands {
+            name: &name,
+            object: &self.object,
+            uid: &self.uid,
+            record: &record,
+            verdict,
+            ahead,
+            report: report.as_ref(),
+            unverified: monitor
+                .as_ref()
+                .and_then(|monitor| Report::unverified(monitor.report.as_ref()?)),
+            monitor: monitor.is_some(),
+            handover_key: state
+                .handover_key()
+                .map_err(|e| self.state_error(e))?
+                .public()
+                .thumbprint(),
+            has_shoot_access: self.sight.shoot_access().is_some(),
+            refused: side.refused,
+            closed: side.closed,
+        };
+        Ok((standing::of(&stands, now), again))
+    }
+
+    /// A Firewall that is being deleted: for good, or because its control plane moves.
+    async fn leave(&self, name: &FirewallName, now: Timestamp) -> Result<(Status, Duration), FirewallError> {
+        let message = "the Firewall is being deleted".to_owned();
+        let gone = done(Phase::Waiting, Reason::FirewallDeleted, message);
+        let Some(state) = self.approver.cached_state(&self.namespace) else {
+            return Ok(gone);
+        };
+        let Some(record) = state.record(name).map_err(|e| self.state_error(e))? else {
+            return Ok(gone);
+        };
+        let deleted = self
+            .firewall
+            .finalizers()
+            .iter()
+            .any(|f| f == names::UPSTREAM_FINALIZER);
+        let next = life::leave(&record, deleted, now);
+        if next != record {
+            let saved = state.save(&self.approver.seed, name, &next).await;
+            if saved.map_err(|e| self.state_error(e))?.is_none() {
+                return Err(FirewallError::Raced(self.object.clone()));
+            }
+        }
+        self.provision(name).revoke(&next).await?;
+        Ok(gone)
+    }
+
+    /// Tells the firewall of its way in, where it still sees it. A tenant's failure is named and holds nothing up.
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "the facts of one firewall, gathered a line above"
+    )]
+    async fn hand_over(
+        &self,
+        name: &FirewallName,
+        side: &ShootSide,
+        monitor: Option<&Monitor>,
+        state: &State,
+        record: &Record,
+        report: Option<&Report>,
+        handed_out: &mut HandedOut,
+    ) -> Result<Option<Duration>, String> {
+        let (Some(shoot), Some(monitor)) = (&side.shoot, monitor) else {
+            return Ok(None);
+        };
+        if record.handover.is_none() {
+            return Ok(None);
+        }
+        let Some(_turn) = shoot.turn().await else {
+            return Ok(Some(Duration::from_secs(2)));
+        };
+        let sending = Sending {
+            firewall: name,
+            namespace: &self.namespace,
+            record,
+            key: &state.handover_key().map_err(|e| e.to_string())?,
+            report,
+            kubeconfig: handed_out.bootstrap_kubeconfig.as_ref(),
+        };
+        match handover::publish(&sending, shoot, monitor, &mut handed_out.told).await {
+            Ok(wait) => Ok(wait),
+            // A tenant's own words are not shown.
+            Err(HandoverError::Call(failure)) => {
+                Err(format!("{} in the shoot: {}", failure.what, failure.class.words()))
+            }
+            Err(error) => Err(error.to_string()),
+        }
     }
 
     fn provision<'b>(&'b self, name: &'b FirewallName) -> Provision<'b> {
@@ -183,7 +309,7 @@ impl<'a> Worker<'a> {
         state: &State,
         record: &Record,
         side: &ShootSide,
-        mut handed_out: HandedOut,
+        handed_out: &mut HandedOut,
     ) -> Result<(), FirewallError> {
         let target = plan::Firewall {
             name,
@@ -192,10 +318,11 @@ impl<'a> Worker<'a> {
             shoot: side.secrets.as_ref(),
         };
         let handover_keys = vec![state.handover_key().map_err(|e| self.state_error(e))?.public()];
+        let endpoint = self.approver.seed.endpoint();
         let access = AgentAccess {
             seed: self.approver.seed.id.clone(),
-            server: self.approver.seed.endpoint.server.clone(),
-            ca: self.approver.seed.endpoint.ca.pem().to_owned(),
+            server: endpoint.server,
+            ca: endpoint.ca.pem().to_owned(),
             mode: Mode::Certificate,
             handover_keys: handover_keys.clone(),
             lifeline: handed_out.lifeline.clone(),
@@ -206,41 +333,65 @@ impl<'a> Worker<'a> {
             firewall: name.clone(),
             handover_keys,
         };
-        provision
-            .credential(&target, record, extension, &mut handed_out)
-            .await?;
-        self.approver.remember_handed_out(&self.namespace, name, handed_out);
-        Ok(())
+        provision.credential(&target, record, extension, handed_out).await
     }
 
     /// The record as it should be, written if it changed.
     async fn advance(
         &self,
         name: &FirewallName,
-        side: &ShootSide,
+        shoot: Option<&Shoot>,
+        monitor: Option<&Monitor>,
         id_taken: bool,
         now: Timestamp,
-    ) -> Result<(State, Record), FirewallError> {
+    ) -> Result<Advanced, FirewallError> {
         let state = self.state().await?;
         let known = state.record(name).map_err(|e| self.state_error(e))?;
-        let report = self.sight.report(name, known.as_ref(), side.shoot.as_deref());
-        let certificate = self.sight.newest_certificate(name, known.as_ref());
+        let handover_key = state.handover_key().map_err(|e| self.state_error(e))?.public();
+        let authentic = monitor.and_then(|monitor| self.sight.authentic(monitor, name, &handover_key));
+        let mut keys = known.as_ref().map(|known| known.keys.clone()).unwrap_or_default();
+        if keys.pin.is_none()
+            && !keys.contested()
+            && let Some(claims) = &authentic
+        {
+            keys = keys.restore(&claims.key, now);
+        }
+        let report = monitor
+            .zip(shoot)
+            .and_then(|(monitor, shoot)| self.sight.report(monitor, shoot, name, &keys));
+        let certificate = self.sight.newest_certificate(name, &keys);
         let annotations = self.firewall.annotations();
+        let (server, ca) = self.approver.seed.endpoint().fingerprints();
         let seen = life::Seen {
             firewall: name,
             uid: &self.uid,
             seed: &self.approver.seed.id,
+            server: &server,
+            ca: &ca,
+            created: self.firewall.creation_timestamp().map_or(now, |created| created.0),
             kind: self.approver.kind(),
             accept_key: annotations.get(names::ACCEPT_KEY).map(String::as_str),
             rebootstrap: annotations.get(names::REBOOTSTRAP).map(String::as_str),
+            export: annotations.get(names::EXPORT).map(String::as_str),
+            authentic: authentic.as_ref(),
+            // Whether a CA's certificates are refused takes canaries to know.
+            issuer: Issuer::Unsuspected,
             report: report.as_ref(),
             certificate: certificate.as_ref(),
             id_taken,
         };
         let next = life::advance(known.as_ref(), &seen, now);
         self.say_what_is_ignored(&seen);
+        let (ahead, verdict) = (core_handover::ahead(&next, &seen), life::judge(&next, &seen, now));
+        let advanced = |state, record| Advanced {
+            state,
+            record,
+            report: report.clone(),
+            ahead,
+            verdict,
+        };
         if known.as_ref() == Some(&next) {
-            return Ok((state, next));
+            return Ok(advanced(state, next));
         }
         let provision = self.provision(name);
         provision.revoke_replaced(known.as_ref(), &next).await?;
@@ -250,7 +401,7 @@ impl<'a> Worker<'a> {
             .map_err(|e| self.state_error(e))?;
         let state = saved.ok_or_else(|| FirewallError::Raced(self.object.clone()))?;
         self.explain(name, known.as_ref(), &next);
-        Ok((state, next))
+        Ok(advanced(state, next))
     }
 
     fn explain(&self, name: &FirewallName, before: Option<&Record>, after: &Record) {
@@ -275,6 +426,18 @@ impl<'a> Worker<'a> {
         }
         if before.and_then(|b| b.rebootstrap.as_ref()) != after.rebootstrap.as_ref() {
             tracing::info!(%firewall, "an operator re-armed the bootstrap credential for one new key");
+        }
+        let pending = |record: &Record| record.handover.as_ref().map(|pending| pending.reason.clone());
+        match (before.and_then(pending), pending(after)) {
+            (None, Some(reason)) => {
+                tracing::warn!(%firewall, %reason, order = %after.order, "the firewall has to come in anew")
+            }
+            (Some(reason), None) => {
+                let since = before.and_then(|b| b.handover.as_ref()).map(|pending| pending.since);
+                let seconds = since.map(|since| since.duration_until(Timestamp::now()).as_secs());
+                tracing::info!(%firewall, %reason, seconds, "the firewall has come in anew");
+            }
+            _ => {}
         }
         if before.is_none() {
             let kind = after.credential.as_ref().map(|credential| credential.kind);
@@ -305,7 +468,13 @@ impl<'a> Worker<'a> {
         };
         let server = &access.api_server_url;
         if let Some(known) = known.and_then(|known| lifeline::restore(known.expose_secret(), shoot, server, now)) {
-            return Ok(Some(known));
+            // A shoot that rolled the key of its tokens refuses what looks good.
+            if shoot.tried_lately(name.as_str(), self.approver.poll)
+                || !lifeline::is_refused(known.expose_secret()).await?
+            {
+                shoot.works(name.as_str());
+                return Ok(Some(known));
+            }
         }
         let Some(_turn) = shoot.turn().await else {
             let what = format!("make the lifeline of firewall {name}");
@@ -320,7 +489,11 @@ impl<'a> Worker<'a> {
 
     /// The state from the cache; from the API server where the cache has none, for only that makes a new one.
     async fn state(&self) -> Result<State, FirewallError> {
-        if let Some(state) = self.approver.cached_state(&self.namespace) {
+        if let Some(state) = self
+            .approver
+            .cached_state(&self.namespace)
+            .filter(State::has_handover_key)
+        {
             return Ok(state);
         }
         State::load_or_make(&self.approver.seed, &self.namespace)
@@ -345,9 +518,14 @@ fn done(state: Phase, reason: Reason, message: String) -> (Status, Duration) {
     )
 }
 
-fn recheck(record: &Record, closed: Option<&Closed>, now: Timestamp) -> Duration {
-    let by_record = life::recheck_at(record).map_or(POLL, |at| {
-        Duration::from_secs(u64::try_from(at.duration_since(now).as_secs()).unwrap_or(0).max(1)).min(POLL)
+fn recheck(record: &Record, verdict: Verdict, closed: Option<&Closed>, poll: Duration, now: Timestamp) -> Duration {
+    let verdict = match verdict {
+        Verdict::Valid(at) => at,
+        Verdict::Renew(_) | Verdict::Rebootstrap(_) => None,
+    };
+    let next = life::recheck_at(record).into_iter().chain(verdict).min();
+    let by_record = next.map_or(poll, |at| {
+        Duration::from_secs(u64::try_from(at.duration_since(now).as_secs()).unwrap_or(0).max(1)).min(poll)
     });
     if closed.is_some() {
         by_record.min(CLOSED_POLL)

@@ -8,7 +8,10 @@ mod approver;
 mod credential;
 mod events;
 mod evidence;
+mod export;
 mod firewalls;
+mod gone;
+mod handover;
 mod lifeline;
 mod preflight;
 mod probe;
@@ -29,5 +32,6 @@ pub async fn run(args: args::Args) -> anyhow::Result<()> {
             cluster::log::init(run.log_format.into());
             run::run(run).await
         }
+        args::Command::Export(export) => export::export(&export).await,
     }
 }

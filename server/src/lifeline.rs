@@ -4,16 +4,17 @@
 use contract::kubeconfig::{Credential, Kubeconfig};
 use contract::names::{self, FirewallName};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::authentication::v1::{SelfSubjectReview, TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::api::rbac::v1::{PolicyRule, Role, RoleBinding, RoleRef, Subject};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
-use kube::api::PostParams;
+use kube::api::{DeleteParams, PostParams};
 use secrecy::{ExposeSecret, SecretString};
 
-use cluster::api::{apply, call};
-use cluster::failure::Failure;
+use cluster::api::{apply, call, call_opt};
+use cluster::client;
+use cluster::failure::{Class, Failure};
 
 use crate::core::plan;
 use crate::shoots::Shoot;
@@ -33,6 +34,44 @@ pub fn restore(kubeconfig: &str, shoot: &Shoot, server: &str, now: Timestamp) ->
     let (issued, expires) = (second("iat")?, second("exp")?);
     let fresh = now.as_second() < issued + (expires - issued) / 2;
     (fresh && known.server == server && known.ca == shoot.ca).then(|| SecretString::from(kubeconfig.to_owned()))
+}
+
+/// Whether this lifeline lets its firewall in. Only a refusal says that it does not: a shoot that is away says nothing.
+pub async fn is_refused(kubeconfig: &str) -> Result<bool, Failure> {
+    let Ok(kubeconfig) = Kubeconfig::read("the lifeline", kubeconfig) else {
+        return Ok(true);
+    };
+    let what = "try a lifeline (SelfSubjectReview)";
+    let client = client::connect("the lifeline", &kubeconfig).map_err(|e| Failure {
+        what: what.into(),
+        class: Class::Misconfigured,
+        detail: e.to_string(),
+    })?;
+    let reviews: Api<SelfSubjectReview> = Api::all(client);
+    match call(
+        what,
+        reviews.create(&PostParams::default(), &SelfSubjectReview::default()),
+    )
+    .await
+    {
+        Ok(_) => Ok(false),
+        Err(failure) if failure.is(Class::Unauthenticated) => Ok(true),
+        Err(failure) => Err(failure),
+    }
+}
+
+/// Takes the lifeline of a firewall that was deleted for good out of the shoot.
+pub async fn remove(shoot: &Shoot, firewall: &FirewallName) -> Result<(), Failure> {
+    let name = firewall.lifeline();
+    let what = |kind: &str| format!("delete {kind} {}/{name} in the shoot", names::MONITOR_NAMESPACE);
+    let params = DeleteParams::default();
+    let bindings: Api<RoleBinding> = Api::namespaced(shoot.client.clone(), names::MONITOR_NAMESPACE);
+    call_opt(what("RoleBinding"), bindings.delete(&name, &params)).await?;
+    let roles: Api<Role> = Api::namespaced(shoot.client.clone(), names::MONITOR_NAMESPACE);
+    call_opt(what("Role"), roles.delete(&name, &params)).await?;
+    let accounts: Api<ServiceAccount> = Api::namespaced(shoot.client.clone(), names::MONITOR_NAMESPACE);
+    call_opt(what("ServiceAccount"), accounts.delete(&name, &params)).await?;
+    Ok(())
 }
 
 /// Makes the lifeline stand and asks for a token.
@@ -119,7 +158,7 @@ fn rules(firewall: &FirewallName) -> Vec<PolicyRule> {
             names::API_GROUP,
             "firewallmonitors",
             firewall.to_string(),
-            &["get", "patch"],
+            &["get", "list", "watch", "patch"],
         ),
         rule("", "configmaps", "kube-root-ca.crt".into(), &["get"]),
         rule("", "serviceaccounts/token", firewall.lifeline(), &["create"]),

@@ -78,15 +78,6 @@ fn rights(own_namespace: &str, namespaces: &[String]) -> Vec<Right> {
         right("create", "", "secrets", "", "", own_namespace),
         right("patch", "", "secrets", "", "", names::TOKEN_NAMESPACE),
         right("create", "", "secrets", "", "", names::TOKEN_NAMESPACE),
-        right("patch", "", "serviceaccounts", "", "", names::SERVICE_ACCOUNT_NAMESPACE),
-        right(
-            "create",
-            "",
-            "serviceaccounts",
-            "",
-            "",
-            names::SERVICE_ACCOUNT_NAMESPACE,
-        ),
         right(
             "create",
             "",
@@ -97,6 +88,16 @@ fn rights(own_namespace: &str, namespaces: &[String]) -> Vec<Right> {
         ),
         right("delete", "", "secrets", "", "", names::SERVICE_ACCOUNT_NAMESPACE),
     ];
+    for verb in ["list", "create", "patch", "delete"] {
+        rights.push(right(
+            verb,
+            "",
+            "serviceaccounts",
+            "",
+            "",
+            names::SERVICE_ACCOUNT_NAMESPACE,
+        ));
+    }
     let everywhere = [String::new()];
     for namespace in if namespaces.is_empty() {
         &everywhere[..]
@@ -121,7 +122,7 @@ fn rights(own_namespace: &str, namespaces: &[String]) -> Vec<Right> {
                 namespace,
             ));
         }
-        for verb in ["create", "patch", "escalate", "bind"] {
+        for verb in ["create", "patch", "delete", "escalate", "bind"] {
             rights.push(right(verb, "rbac.authorization.k8s.io", "roles", "", "", namespace));
         }
         for verb in ["create", "patch"] {

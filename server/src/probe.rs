@@ -66,7 +66,7 @@ async fn rules(seed: &Seed, key: &SeedKey) -> Result<SubjectRulesReviewStatus, F
 
     let what = "ask what a bootstrap token may do (SelfSubjectRulesReview)";
     let kubeconfig = seed
-        .endpoint
+        .endpoint()
         .kubeconfig("default", Credential::Token(token.bearer()), None);
     let problem = |e: client::ClientError| Failure {
         what: what.into(),

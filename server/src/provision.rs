@@ -95,7 +95,7 @@ impl Provision<'_> {
             return self.revoke(record).await;
         }
         let key = self.key("credential");
-        let content = format!("{credential:?}{:?}{extension:?}", seed.endpoint);
+        let content = format!("{credential:?}{:?}{extension:?}", seed.endpoint());
         if applied.recently(&key, content.as_bytes()) {
             return Ok(());
         }
@@ -174,6 +174,7 @@ impl Provision<'_> {
         Ok(HandedOut {
             lifeline: text(agent.map_err(|e| self.call_error(e))?, "lifeline"),
             bootstrap_kubeconfig: text(bootstrap.map_err(|e| self.call_error(e))?, "kubeconfig"),
+            told: None,
         })
     }
 

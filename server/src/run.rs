@@ -16,7 +16,7 @@ use kube::runtime::reflector::ObjectRef;
 use kube::runtime::{Controller, controller, watcher};
 use kube::{Api, ResourceExt};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::{Notify, broadcast, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -25,6 +25,7 @@ use cluster::firewall::Firewall;
 use crate::approver::{Applied, Approver};
 use crate::args::{BootstrapCredential, Run};
 use crate::events::Events;
+use crate::gone::Sweeper;
 use crate::seed::Seed;
 use crate::shoots::Shoots;
 use crate::watches::{cache, controlled, drain, listen, received, scopes};
@@ -34,6 +35,10 @@ use crate::{credential, evidence, firewalls, preflight, probe, requests};
 const PROBE_AGAIN: Duration = Duration::from_secs(3600);
 /// How often what is remembered of Firewalls that are gone is let go.
 const SWEEP: Duration = Duration::from_secs(300);
+/// How often it is looked whether a Firewall is gone, beside the events that tell so.
+const GONE_AGAIN: Duration = Duration::from_secs(15);
+/// How often it is looked at where firewalls reach this seed.
+const ENDPOINT_AGAIN: Duration = Duration::from_secs(10);
 const ERROR_RETRY: Duration = Duration::from_secs(2);
 
 pub async fn run(run: Run) -> anyhow::Result<()> {
@@ -62,7 +67,7 @@ pub async fn run(run: Run) -> anyhow::Result<()> {
             kind
         }
     };
-    tracing::info!(seed = %seed.id, server = %seed.endpoint.server, dry_run = run.dry_run, "serving this seed");
+    tracing::info!(seed = %seed.id, server = %seed.endpoint().server, dry_run = run.dry_run, "serving this seed");
     Workers::start(seed, key, kind, &run)
         .await?
         .until_told_to_stop(&run)
@@ -83,7 +88,8 @@ impl Workers {
         let (mut workers, mut watches) = (JoinSet::new(), JoinSet::new());
         let client = seed.client.clone();
         let named = |name: &str| watcher::Config::default().fields(&format!("metadata.name={name}"));
-        let (changed, mut changed_shoots) = mpsc::unbounded_channel();
+        let (changed, mut changed_shoots) = mpsc::unbounded_channel::<String>();
+        let bereft = Arc::new(Notify::new());
         let states = scopes::<Secret>(&client, &run.namespaces)
             .map(|api| {
                 cache(
@@ -91,6 +97,7 @@ impl Workers {
                     "watch of state Secrets",
                     api,
                     named(names::STATE_SECRET),
+                    run.poll_interval,
                     changed.clone(),
                 )
             })
@@ -98,21 +105,29 @@ impl Workers {
         let shoot_secrets = scopes::<Secret>(&client, &run.namespaces)
             .map(|api| {
                 let (what, config) = ("watch of shoot access Secrets", named(names::SHOOT_ACCESS_SECRET));
-                cache(&mut watches, what, api, config, changed.clone())
+                cache(&mut watches, what, api, config, run.poll_interval, changed.clone())
             })
             .collect();
         let (controllers, firewalls_complete): (Vec<_>, Vec<_>) =
             scopes::<DeserializeGuard<Firewall>>(&client, &run.namespaces)
                 .map(|api| {
-                    controlled(api, watcher::Config::default(), |firewall| {
-                        firewall.managed_fields_mut().clear()
+                    let bereft = Arc::clone(&bereft);
+                    let shrink = |firewall: &mut DeserializeGuard<Firewall>| firewall.managed_fields_mut().clear();
+                    controlled(api, watcher::Config::default(), run.poll_interval, shrink, move |_| {
+                        bereft.notify_one();
                     })
                 })
                 .unzip();
         let ours = watcher::Config::default()
             .page_size(100)
             .fields(&format!("spec.signerName={}", names::SIGNER));
-        let (request_controller, _) = controlled(Api::all(client.clone()), ours, evidence::shrink);
+        let (request_controller, _) = controlled(
+            Api::all(client.clone()),
+            ours,
+            run.poll_interval,
+            evidence::shrink,
+            |_| {},
+        );
 
         let (wake_firewall, mut woken_firewalls) = mpsc::unbounded_channel::<(String, String)>();
         let (wake_request, woken_requests) = mpsc::unbounded_channel::<String>();
@@ -120,12 +135,14 @@ impl Workers {
             key,
             kind: RwLock::new(kind),
             dry_run: run.dry_run,
+            poll: run.poll_interval,
+            namespaces: run.namespaces.clone(),
             firewalls: controllers.iter().map(Controller::store).collect(),
             firewalls_complete,
             states,
             shoot_secrets,
             requests: request_controller.store(),
-            shoots: Shoots::new(wake_firewall.clone()),
+            shoots: Shoots::new(wake_firewall.clone(), run.poll_interval),
             events: Events::new(client),
             wake_firewall,
             wake_request,
@@ -174,6 +191,34 @@ impl Workers {
                 waker.wake_shoot(&namespace);
             }
             "waking of shoots"
+        });
+        if !run.dry_run {
+            let sweeping = Arc::clone(&approver);
+            watches.spawn(async move {
+                let mut sweeper = Sweeper::default();
+                loop {
+                    let _ = tokio::time::timeout(GONE_AGAIN, bereft.notified()).await;
+                    sweeper.sweep(&sweeping).await;
+                }
+            });
+        }
+        let (moving, again) = (Arc::clone(&approver), run.clone());
+        watches.spawn(async move {
+            loop {
+                tokio::time::sleep(ENDPOINT_AGAIN).await;
+                match moving.seed.look_again(&again).await {
+                    Ok(false) => {}
+                    Ok(true) => {
+                        let server = moving.seed.endpoint().server;
+                        tracing::info!(%server, "this seed is reached at another address or by another CA now");
+                        moving.wake_all();
+                    }
+                    Err(error) if moving.is_news("endpoint", &error.to_string()) => {
+                        tracing::warn!(%error, "where firewalls reach this seed could not be found out anew; what was known stays");
+                    }
+                    Err(_) => {}
+                }
+            }
         });
         Ok(Self {
             approver,

@@ -2,7 +2,9 @@
 //! Secrets. Owns no decision.
 
 use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock};
 
+use contract::digest::sha256_hex;
 use contract::kubeconfig::{CaBundle, Credential, Kubeconfig};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
@@ -45,7 +47,7 @@ pub struct Seed {
     /// UID of namespace kube-system: what tells one seed from another.
     pub id: String,
     pub own_namespace: String,
-    pub endpoint: Endpoint,
+    endpoint: Arc<RwLock<Endpoint>>,
 }
 
 /// Where firewalls reach the API server, and whom they have to trust.
@@ -76,8 +78,24 @@ impl Seed {
             client,
             id,
             own_namespace: run.own_namespace.clone(),
-            endpoint,
+            endpoint: Arc::new(RwLock::new(endpoint)),
         })
+    }
+
+    /// Where firewalls reach this seed now.
+    pub fn endpoint(&self) -> Endpoint {
+        self.endpoint.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Looks again where that is; says whether it is somewhere else now. What does not work is not handed out.
+    pub async fn look_again(&self, run: &crate::args::Run) -> Result<bool, SeedError> {
+        let found = Endpoint::find(&self.client, run).await?;
+        if found == self.endpoint() {
+            return Ok(false);
+        }
+        found.try_it().await?;
+        *self.endpoint.write().unwrap_or_else(PoisonError::into_inner) = found;
+        Ok(true)
     }
 
     pub fn secrets(&self, namespace: &str) -> Api<Secret> {
@@ -146,6 +164,11 @@ impl Endpoint {
             server: server.trim_end_matches('/').to_owned(),
             ca,
         })
+    }
+
+    /// Fingerprints of the server's address and of its CAs, as firewalls report them.
+    pub fn fingerprints(&self) -> (String, String) {
+        (sha256_hex(self.server.as_bytes()), sha256_hex(self.ca.pem().as_bytes()))
     }
 
     /// Asks the server for its version as a firewall would reach it: what is handed out must work. Any HTTP answer

@@ -1,15 +1,16 @@
-//! The shoots: a client for each, made from its Secret, the reports that firewalls leave in their FirewallMonitors, and
-//! the lifeline of each firewall. A shoot belongs to a tenant: nothing that happens in one holds up another, and
+//! The shoots: a client for each, made from its Secret, and what stands in the FirewallMonitors of its firewalls. A shoot belongs to a tenant: nothing that happens in one holds up another, and
 //! nothing that stands in one is believed unless a pinned key signed it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
+use contract::handover::HANDOVER_MAX;
 use contract::kubeconfig::{CaBundle, Credential, Kubeconfig};
 use contract::names;
 use contract::reasons::Reason;
+use contract::report::Report;
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Secret;
 use kube::core::PartialObjectMeta;
@@ -21,10 +22,12 @@ use tokio::task::JoinHandle;
 use cluster::client;
 use cluster::firewall::FirewallMonitor;
 
+use crate::watches::watched;
+
 /// How much of a tenant's is read at a time, and kept.
 const PAGE: u32 = 10;
 const REPORT_MAX: usize = 16 * 1024;
-const REPORTS_MAX: usize = 1000;
+const KEPT_MAX: usize = 4 * 1024 * 1024;
 const TURN: Duration = Duration::from_secs(1);
 
 /// Why a shoot is not open, in words for the operator.
@@ -32,24 +35,38 @@ pub type Closed = (Reason, String);
 
 pub struct Shoots {
     open: Mutex<HashMap<String, Arc<Shoot>>>,
-    /// Namespace and name of a firewall whose report changed.
-    reported: tokio::sync::mpsc::UnboundedSender<(String, String)>,
+    /// Namespace and name of a firewall whose monitor changed.
+    changed: tokio::sync::mpsc::UnboundedSender<(String, String)>,
+    poll: Duration,
+}
+
+/// What we read of a FirewallMonitor, unopened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Monitor {
+    pub uid: String,
+    pub report: Option<String>,
+    pub handover: Option<String>,
 }
 
 pub struct Shoot {
     pub client: Client,
     pub ca: CaBundle,
-    reports: Arc<Reports>,
+    monitors: Arc<Monitors>,
+    /// The newest report of each firewall.
+    newest: Mutex<HashMap<String, Report>>,
+    /// When the lifeline of each was tried last.
+    tried: Mutex<HashMap<String, Instant>>,
     turn: Semaphore,
     version: u64,
     watch: JoinHandle<()>,
 }
 
 impl Shoots {
-    pub fn new(reported: tokio::sync::mpsc::UnboundedSender<(String, String)>) -> Self {
+    pub fn new(changed: tokio::sync::mpsc::UnboundedSender<(String, String)>, poll: Duration) -> Self {
         Self {
             open: Mutex::default(),
-            reported,
+            changed,
+            poll,
         }
     }
 
@@ -76,6 +93,12 @@ impl Shoots {
         Ok(shoot)
     }
 
+    /// The shoot as it was opened last.
+    pub fn known(&self, namespace: &str) -> Option<Arc<Shoot>> {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.get(namespace).cloned()
+    }
+
     /// Forgets the shoots whose namespaces have no Firewall any more.
     pub fn keep(&self, in_use: impl Fn(&str) -> bool) {
         self.open
@@ -86,35 +109,52 @@ impl Shoots {
 
     fn watch(&self, namespace: &str, client: Client, ca: CaBundle, version: u64) -> Shoot {
         let api: Api<PartialObjectMeta<FirewallMonitor>> = Api::namespaced(client.clone(), names::MONITOR_NAMESPACE);
-        // A tenant fills these objects as he likes: few are read at a time, and of each only the report is kept.
+        // A tenant fills these objects as he likes: few are read at a time, and of each only what is ours is kept.
         let config = watcher::Config::default().page_size(PAGE);
-        let stream = watcher(api, config).default_backoff().applied_objects();
-        let reports = Arc::new(Reports::default());
-        let (namespace, reported, kept) = (namespace.to_owned(), self.reported.clone(), Arc::clone(&reports));
+        let stream = watched(api, config, self.poll).default_backoff();
+        let monitors = Arc::new(Monitors::default());
+        let (namespace, changed, kept) = (namespace.to_owned(), self.changed.clone(), Arc::clone(&monitors));
         let watch = tokio::spawn(async move {
             let mut stream = std::pin::pin!(stream);
             let mut failing = false;
             while let Some(event) = stream.next().await {
-                match event {
-                    Ok(mut monitor) => {
+                let touched = match event {
+                    Ok(watcher::Event::Init) => {
+                        kept.begin();
+                        None
+                    }
+                    Ok(watcher::Event::InitDone) => {
                         failing = false;
-                        let report = monitor.annotations_mut().remove(names::SEED_ACCESS_REPORT);
-                        if report.is_some_and(|report| kept.keep(&monitor.name_any(), report)) {
-                            let _ = reported.send((namespace.clone(), monitor.name_any()));
+                        kept.complete();
+                        None
+                    }
+                    Ok(watcher::Event::Apply(monitor) | watcher::Event::InitApply(monitor)) => {
+                        let name = monitor.name_any();
+                        kept.keep(&name, read(monitor)).then_some(name)
+                    }
+                    Ok(watcher::Event::Delete(monitor)) => {
+                        let name = monitor.name_any();
+                        kept.forget(&name).then_some(name)
+                    }
+                    Err(error) => {
+                        if !failing {
+                            tracing::warn!(%namespace, %error, "the watch of FirewallMonitors in the shoot failed and is tried again");
                         }
-                    }
-                    Err(error) if !failing => {
                         failing = true;
-                        tracing::warn!(%namespace, %error, "the watch of FirewallMonitors in the shoot failed and is tried again");
+                        None
                     }
-                    Err(_) => {}
+                };
+                if let Some(name) = touched {
+                    let _ = changed.send((namespace.clone(), name));
                 }
             }
         });
         Shoot {
             client,
             ca,
-            reports,
+            monitors,
+            newest: Mutex::default(),
+            tried: Mutex::default(),
             turn: Semaphore::new(1),
             version,
             watch,
@@ -122,15 +162,47 @@ impl Shoots {
     }
 }
 
+fn read(mut monitor: PartialObjectMeta<FirewallMonitor>) -> Monitor {
+    let mut take = |key: &str, max: usize| monitor.annotations_mut().remove(key).filter(|text| text.len() <= max);
+    Monitor {
+        report: take(names::SEED_ACCESS_REPORT, REPORT_MAX),
+        handover: take(names::SEED_ACCESS, HANDOVER_MAX),
+        uid: monitor.uid().unwrap_or_default(),
+    }
+}
+
 impl Shoot {
-    /// What a firewall left as its report, unopened.
-    pub fn report(&self, firewall: &str) -> Option<String> {
-        self.reports
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(firewall)
-            .cloned()
+    /// The FirewallMonitor of this name as it was seen last.
+    pub fn monitor(&self, firewall: &str) -> Option<Monitor> {
+        self.monitors.lock().seen.get(firewall).cloned()
+    }
+
+    /// Of this report and those before it, the one that was made last.
+    pub fn newest(&self, firewall: &str, report: Report) -> Report {
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        match newest.get(firewall) {
+            Some(known) if known.key == report.key && known.made() > report.made() => known.clone(),
+            _ => {
+                newest.insert(firewall.to_owned(), report.clone());
+                report
+            }
+        }
+    }
+
+    /// Whether this firewall's lifeline was seen to work a short while ago.
+    pub fn tried_lately(&self, firewall: &str, within: Duration) -> bool {
+        let tried = self.tried.lock().unwrap_or_else(PoisonError::into_inner);
+        tried.get(firewall).is_some_and(|at| at.elapsed() < within)
+    }
+
+    pub fn works(&self, firewall: &str) {
+        let mut tried = self.tried.lock().unwrap_or_else(PoisonError::into_inner);
+        tried.insert(firewall.to_owned(), Instant::now());
+    }
+
+    /// Whether all monitors were seen: only then is one that is unknown not there.
+    pub fn is_complete(&self) -> bool {
+        self.monitors.lock().complete
     }
 
     /// The right to work in this shoot; none if another worker has it and the shoot is slow. So one tenant's slow
@@ -140,20 +212,65 @@ impl Shoot {
     }
 }
 
-/// The newest report of each firewall, as it came.
+/// What is known of each FirewallMonitor.
 #[derive(Default)]
-struct Reports(Mutex<HashMap<String, String>>);
+struct Monitors(Mutex<Kept>);
 
-impl Reports {
+#[derive(Default)]
+struct Kept {
+    seen: HashMap<String, Monitor>,
+    /// Those that a new list has brought so far.
+    listed: HashSet<String>,
+    complete: bool,
+    bytes: usize,
+}
+
+impl Monitor {
+    fn bytes(&self) -> usize {
+        self.report.as_ref().map_or(0, String::len) + self.handover.as_ref().map_or(0, String::len) + 128
+    }
+}
+
+impl Monitors {
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(&self) {
+        self.lock().listed.clear();
+    }
+
+    fn complete(&self) {
+        let mut kept = self.lock();
+        let listed = std::mem::take(&mut kept.listed);
+        kept.seen.retain(|name, _| listed.contains(name));
+        kept.bytes = kept.seen.values().map(Monitor::bytes).sum();
+        kept.complete = true;
+    }
+
     /// Whether it says something new.
-    fn keep(&self, firewall: &str, report: String) -> bool {
-        let mut reports = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = reports.get(firewall);
-        if known == Some(&report) || report.len() > REPORT_MAX || (known.is_none() && reports.len() >= REPORTS_MAX) {
+    fn keep(&self, firewall: &str, monitor: Monitor) -> bool {
+        let mut kept = self.lock();
+        if kept.seen.get(firewall) == Some(&monitor) {
+            kept.listed.insert(firewall.to_owned());
             return false;
         }
-        reports.insert(firewall.to_owned(), report);
+        let freed = kept.seen.get(firewall).map_or(0, Monitor::bytes);
+        let bytes = kept.bytes - freed + monitor.bytes();
+        if bytes > KEPT_MAX {
+            return false;
+        }
+        kept.bytes = bytes;
+        kept.listed.insert(firewall.to_owned());
+        kept.seen.insert(firewall.to_owned(), monitor);
         true
+    }
+
+    fn forget(&self, firewall: &str) -> bool {
+        let mut kept = self.lock();
+        let gone = kept.seen.remove(firewall);
+        kept.bytes -= gone.as_ref().map_or(0, Monitor::bytes);
+        gone.is_some()
     }
 }
 
@@ -250,17 +367,38 @@ mod tests {
         assert!(why(Some(&secret(&[("token", "a-token"), ("bundle.crt", "x")]))).contains("bundle.crt"));
     }
 
-    #[test]
-    fn of_what_a_tenant_writes_only_a_new_report_of_a_sane_size_is_kept() {
-        let reports = Reports::default();
-        assert!(reports.keep("fw-1", "one".into()));
-        assert!(!reports.keep("fw-1", "one".into()), "nothing new");
-        assert!(reports.keep("fw-1", "two".into()));
-        assert!(!reports.keep("fw-1", "x".repeat(REPORT_MAX + 1)));
-        for n in 0..2 * REPORTS_MAX {
-            reports.keep(&format!("fw-{n}"), "one".into());
+    fn monitor(report: String) -> Monitor {
+        Monitor {
+            report: Some(report),
+            ..Monitor::default()
         }
-        assert_eq!(reports.0.lock().unwrap().len(), REPORTS_MAX);
-        assert!(reports.keep("fw-1", "three".into()), "those that are known go on");
+    }
+
+    #[test]
+    fn of_what_a_tenant_writes_only_so_much_is_kept_and_what_is_known_goes_on() {
+        let monitors = Monitors::default();
+        assert!(monitors.keep("fw-1", monitor("one".into())));
+        assert!(!monitors.keep("fw-1", monitor("one".into())), "nothing new");
+        assert!(monitors.keep("fw-1", monitor("two".into())));
+        for n in 0..2 * KEPT_MAX / REPORT_MAX {
+            monitors.keep(&format!("fw-{n}"), monitor("x".repeat(REPORT_MAX)));
+        }
+        let bytes: usize = monitors.lock().seen.values().map(Monitor::bytes).sum();
+        assert_eq!(bytes, monitors.lock().bytes);
+        assert!(bytes <= KEPT_MAX && bytes > KEPT_MAX / 2);
+        assert!(monitors.keep("fw-1", monitor("three".into())));
+    }
+
+    #[test]
+    fn a_monitor_that_a_new_list_does_not_have_is_gone() {
+        let monitors = Monitors::default();
+        monitors.keep("fw-1", monitor("one".into()));
+        monitors.keep("fw-2", monitor("two".into()));
+        monitors.begin();
+        monitors.keep("fw-2", monitor("two".into()));
+        monitors.complete();
+        assert!(!monitors.lock().seen.contains_key("fw-1") && monitors.lock().seen.contains_key("fw-2"));
+        assert!(monitors.forget("fw-2") && !monitors.forget("fw-2"));
+        assert_eq!(monitors.lock().bytes, 0);
     }
 }

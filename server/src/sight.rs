@@ -3,8 +3,10 @@
 
 use std::sync::Arc;
 
+use contract::handover::{self, Claims};
+use contract::key::PublicKey;
 use contract::names::FirewallName;
-use contract::record::{Certificate, Record};
+use contract::record::{Certificate, Keys};
 use contract::report::Report;
 use jiff::Timestamp;
 use kube::{Resource, ResourceExt};
@@ -15,7 +17,7 @@ use crate::approver::Approver;
 use crate::core::decide::{Candidate, Requester, owner};
 use crate::core::plan;
 use crate::evidence;
-use crate::shoots::{Closed, Shoot};
+use crate::shoots::{Closed, Monitor, Shoot};
 use crate::state::StateError;
 
 pub struct Sight<'a> {
@@ -111,24 +113,57 @@ impl Sight<'_> {
             .pop())
     }
 
-    /// The firewall's report, opened with its pinned key and nothing else.
-    pub fn report(&self, name: &FirewallName, record: Option<&Record>, shoot: Option<&Shoot>) -> Option<Report> {
-        let key = record?.keys.pin.as_ref()?.key.as_ref()?;
-        let message = shoot?.report(name.as_str())?;
-        match Report::open(&message, key) {
-            Ok(report) => Some(report),
+    /// The firewall's newest report, opened with its pinned key and nothing else. An older one that somebody put there
+    /// again says nothing.
+    pub fn report(&self, monitor: &Monitor, shoot: &Shoot, name: &FirewallName, keys: &Keys) -> Option<Report> {
+        let pin = keys.pin.as_ref()?;
+        let message = monitor.report.as_ref()?;
+        let opened = match &pin.key {
+            Some(key) => Report::open(message, key),
+            None => Report::open_by(message, &pin.thumbprint),
+        };
+        match opened {
+            Ok(report) if report.firewall == *name => Some(shoot.newest(name.as_str(), report)),
+            Ok(report) => {
+                self.doubt("report", message, &format!("it is firewall {}'s", report.firewall));
+                None
+            }
             Err(error) => {
-                if self.approver.is_news(&format!("report {}", self.object), &message) {
-                    tracing::warn!(firewall = %self.object, %error, "the report in the FirewallMonitor is not believed");
-                }
+                self.doubt("report", message, &error);
                 None
             }
         }
     }
 
+    /// The handover in the monitor, if the shoot's own key signed it for this firewall.
+    pub fn authentic(&self, monitor: &Monitor, name: &FirewallName, key: &PublicKey) -> Option<Claims> {
+        let message = monitor.handover.as_ref()?;
+        match handover::read(message, std::slice::from_ref(key)) {
+            Ok(read) if read.claims.firewall == *name => Some(read.claims),
+            Ok(read) => {
+                self.doubt(
+                    "handover",
+                    message,
+                    &format!("it is for firewall {}", read.claims.firewall),
+                );
+                None
+            }
+            Err(error) => {
+                self.doubt("handover", message, &error);
+                None
+            }
+        }
+    }
+
+    fn doubt(&self, what: &str, message: &str, why: &impl std::fmt::Display) {
+        if self.approver.is_news(&format!("{what} {}", self.object), message) {
+            tracing::warn!(firewall = %self.object, "the {what} in the FirewallMonitor is not believed: {why}");
+        }
+    }
+
     /// The newest certificate of the pinned key among the requests that still exist.
-    pub fn newest_certificate(&self, name: &FirewallName, record: Option<&Record>) -> Option<Certificate> {
-        let pin = record?.keys.pin.as_ref()?;
+    pub fn newest_certificate(&self, name: &FirewallName, keys: &Keys) -> Option<Certificate> {
+        let pin = keys.pin.as_ref()?;
         let all = self.approver.requests.state();
         let ours = all.iter().filter(|csr| {
             let groups = csr.spec.groups.as_deref().unwrap_or_default();

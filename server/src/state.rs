@@ -53,12 +53,21 @@ impl State {
         }
     }
 
-    /// The state as the API server has it now; made if there is none.
+    /// The state as the API server has it now; made if there is none. A handover key that was lost is made anew: on a
+    /// living seed firewalls learn of it by their own Secret.
     pub async fn load_or_make(seed: &Seed, namespace: &str) -> Result<Self, StateError> {
-        if let Some(state) = Self::load(seed, namespace).await? {
-            return Ok(state);
-        }
         let key = PrivateKey::generate().map_err(StateError::MakeKey)?;
+        if let Some(state) = Self::load(seed, namespace).await? {
+            if state.has_handover_key() {
+                return Ok(state);
+            }
+            tracing::warn!(%namespace, "Secret {} has no handover key any more: another one is made", names::STATE_SECRET);
+            let data = json!({ names::STATE_HANDOVER_KEY: ByteString(key.to_pem().as_bytes().to_vec()) });
+            let saved = state.write(seed, data).await?;
+            return saved.ok_or_else(|| StateError::NoHandoverKey {
+                namespace: namespace.to_owned(),
+            });
+        }
         let labels = [
             (names::MANAGED_BY_LABEL, names::APPROVER),
             (names::PERSIST_LABEL, "true"),
@@ -97,6 +106,10 @@ impl State {
         Ok(secret.map(|secret| Self::of(namespace, secret)))
     }
 
+    pub fn has_handover_key(&self) -> bool {
+        self.value(names::STATE_HANDOVER_KEY).is_some()
+    }
+
     pub fn handover_key(&self) -> Result<PrivateKey, StateError> {
         let namespace = || self.namespace.clone();
         let pem = self
@@ -106,6 +119,15 @@ impl State {
             namespace: namespace(),
             source,
         })
+    }
+
+    /// Every firewall that there is a record of.
+    pub fn firewalls(&self) -> Vec<FirewallName> {
+        let data = self.secret.data.as_ref();
+        let names = data.into_iter().flat_map(BTreeMap::keys);
+        names
+            .filter_map(|key| FirewallName::parse(key.strip_suffix(names::RECORD_SUFFIX)?).ok())
+            .collect()
     }
 
     pub fn record(&self, firewall: &FirewallName) -> Result<Option<Record>, StateError> {
@@ -121,9 +143,19 @@ impl State {
         record: &Record,
     ) -> Result<Option<Self>, StateError> {
         let bytes = record.write().map_err(|source| self.record_error(firewall, source))?;
+        self.write(seed, json!({ firewall.record_key(): ByteString(bytes) }))
+            .await
+    }
+
+    /// Forgets a firewall; `None` if somebody else was faster.
+    pub async fn remove(&self, seed: &Seed, firewall: &FirewallName) -> Result<Option<Self>, StateError> {
+        self.write(seed, json!({ firewall.record_key(): null })).await
+    }
+
+    async fn write(&self, seed: &Seed, data: serde_json::Value) -> Result<Option<Self>, StateError> {
         let patch = json!({
             "metadata": { "resourceVersion": self.secret.resource_version() },
-            "data": { firewall.record_key(): ByteString(bytes) },
+            "data": data,
         });
         match seed.patch_secret(&self.namespace, names::STATE_SECRET, &patch).await {
             Ok(Some(secret)) => Ok(Some(Self::of(&self.namespace, secret))),

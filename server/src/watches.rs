@@ -1,6 +1,7 @@
 //! Watches, and what is built on them: caches, controllers, and how one is woken by another. Knows no decision.
 
 use std::fmt::Debug;
+use std::time::Duration;
 
 use futures::{Stream, StreamExt, TryStreamExt, stream};
 use kube::core::DeserializeGuard;
@@ -26,22 +27,44 @@ where
     all.into_iter().chain(some)
 }
 
+/// A watch that begins anew with a list after `poll`: whatever events were lost on the way are noticed then, and a
+/// connection that died silently is given up.
+pub fn watched<K>(
+    api: Api<K>,
+    config: watcher::Config,
+    poll: Duration,
+) -> impl Stream<Item = watcher::Result<watcher::Event<K>>> + Send
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    stream::repeat_with(move || watcher(api.clone(), config.clone()).take_until(tokio::time::sleep(poll))).flatten()
+}
+
 /// A controller over a watch, and whether that watch has brought all there is. (The store's own `wait_until_ready` wakes
-/// one waiter only, and that has to be the controller.) `shrink` drops what nobody needs before it is kept.
-pub fn controlled<K>(api: Api<K>, config: watcher::Config, shrink: fn(&mut K)) -> (Controller<K>, Complete)
+/// one waiter only, and that has to be the controller.) `shrink` drops what nobody needs before it is kept, `gone` is
+/// told of what was deleted.
+pub fn controlled<K>(
+    api: Api<K>,
+    config: watcher::Config,
+    poll: Duration,
+    shrink: fn(&mut K),
+    gone: impl Fn(&K) + Send + Sync + 'static,
+) -> (Controller<K>, Complete)
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {
     let (store, writer) = reflector::store();
     let (complete, completed) = watch::channel(false);
-    let events = watcher(api, config)
+    let events = watched(api, config, poll)
         .default_backoff()
         .modify(shrink)
         .reflect(writer)
-        .inspect_ok(move |event| {
-            if matches!(event, watcher::Event::InitDone) {
+        .inspect_ok(move |event| match event {
+            watcher::Event::InitDone => {
                 complete.send_replace(true);
             }
+            watcher::Event::Delete(object) => gone(object),
+            _ => {}
         })
         .applied_objects();
     (Controller::for_stream(events, store), Complete(completed))
@@ -64,13 +87,17 @@ pub fn cache<K>(
     what: &'static str,
     api: Api<K>,
     config: watcher::Config,
+    poll: Duration,
     changed: mpsc::UnboundedSender<String>,
 ) -> Store<K>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {
     let (store, writer) = reflector::store();
-    let events = watcher(api, config).default_backoff().reflect(writer).touched_objects();
+    let events = watched(api, config, poll)
+        .default_backoff()
+        .reflect(writer)
+        .touched_objects();
     tasks.spawn(async move {
         let mut events = std::pin::pin!(events);
         let mut failing = false;

@@ -1,11 +1,16 @@
 //! How a firewall's record goes on: a credential is allotted, extended, revoked; a key is accepted or proved. Pure
 //! steps from what is on record and what was seen to the next record, so that a restart goes on where it was.
 
+use contract::handover::Claims;
 use contract::key::Thumbprint;
 use contract::names::{self, FirewallName};
-use contract::record::{Certificate, Credential, CredentialKind, Record, VERSION};
+use contract::reasons::Reason;
+use contract::record::{Certificate, Credential, CredentialKind, Gone, Record, VERSION};
 use contract::report::Report;
 use jiff::{SignedDuration, Timestamp};
+
+use super::handover;
+use super::verdict::{Facts, Issuer, Verdict, verdict};
 
 /// A bootstrap token's life, as A1 has it, and how long before its end it is extended.
 pub const TOKEN_LIFE: SignedDuration = SignedDuration::from_mins(60);
@@ -18,10 +23,19 @@ pub struct Seen<'a> {
     pub firewall: &'a FirewallName,
     pub uid: &'a str,
     pub seed: &'a str,
+    /// Fingerprints of where firewalls reach this seed.
+    pub server: &'a str,
+    pub ca: &'a str,
+    /// When the Firewall was made in this seed.
+    pub created: Timestamp,
     pub kind: CredentialKind,
     /// The operator's annotations on the Firewall.
     pub accept_key: Option<&'a str>,
     pub rebootstrap: Option<&'a str>,
+    pub export: Option<&'a str>,
+    /// The handover in the FirewallMonitor, if the shoot's handover key signed it for this firewall.
+    pub authentic: Option<&'a Claims>,
+    pub issuer: Issuer,
     /// The firewall's report, if the pinned key signed it.
     pub report: Option<&'a Report>,
     /// The newest certificate of the pinned key that was issued for it.
@@ -34,27 +48,74 @@ pub struct Seen<'a> {
 pub fn advance(record: Option<&Record>, seen: &Seen<'_>, now: Timestamp) -> Record {
     let mut next = record.cloned().unwrap_or_default();
     next.version = VERSION;
-    next.uid = seen.uid.to_owned();
+    next.gone = None;
+    handover::recover(&mut next, seen, now);
+    handover::take_authority(&mut next, seen);
+    handover::observe(&mut next, seen.server, seen.ca, now);
+    obey_operator(&mut next, seen, now);
+    if handover::ahead(&next, seen).is_some() {
+        // Another seed has it. Nothing is said against that, and nothing forgotten.
+        return next;
+    }
+    if let Verdict::Rebootstrap(reason) = judge(&next, seen, now)
+        && next.handover.is_none()
+    {
+        handover::open(&mut next, reason, seen, now);
+    }
     next.seed = seen.seed.to_owned();
     take_up_certificate(&mut next, seen);
-    obey_operator(&mut next, seen, now);
     prove(&mut next, seen, now);
+    handover::close(&mut next, seen, now);
+    handover::send(&mut next, seen, now);
     next.credential = credential(&next, seen, now);
     next
 }
 
+/// How this record stands.
+pub fn judge(record: &Record, seen: &Seen<'_>, now: Timestamp) -> Verdict {
+    let Some(endpoint) = &record.endpoint else {
+        return Verdict::Valid(None);
+    };
+    let facts = Facts {
+        seed: seen.seed,
+        endpoint,
+        report: seen.report,
+        issuer: seen.issuer,
+    };
+    verdict(record, &facts, now)
+}
+
+/// The record of a Firewall that is going, or is not there any more.
+pub fn leave(record: &Record, deleted: bool, now: Timestamp) -> Record {
+    let before = record.gone.clone();
+    let gone = Gone {
+        since: before.as_ref().map_or(now, |gone| gone.since),
+        deleted: deleted || before.is_some_and(|gone| gone.deleted),
+    };
+    Record {
+        gone: Some(gone),
+        ..record.clone()
+    }
+}
+
 /// When the record wants to be looked at again, by its own dates.
 pub fn recheck_at(record: &Record) -> Option<Timestamp> {
-    let credential = record
+    let sent = record.handover.as_ref().and_then(|pending| pending.sent.as_ref());
+    let again = sent
+        .filter(|sent| sent.sealed_to.is_some())
+        .map(|sent| sent.issued + handover::SENT_AGAIN);
+    let open = record
         .credential
         .as_ref()
-        .filter(|credential| credential.revoked.is_none())?;
-    let extend = credential.expires - EXTEND_BEFORE;
-    Some(if credential.expires < credential.limit {
-        extend
-    } else {
-        credential.expires
-    })
+        .filter(|credential| credential.revoked.is_none());
+    let credential = open.map(|credential| {
+        if credential.expires < credential.limit {
+            credential.expires - EXTEND_BEFORE
+        } else {
+            credential.expires
+        }
+    });
+    again.into_iter().chain(credential).min()
 }
 
 fn take_up_certificate(next: &mut Record, seen: &Seen<'_>) {
@@ -106,6 +167,27 @@ fn obey_operator(next: &mut Record, seen: &Seen<'_>, now: Timestamp) {
     if next.keys.open_until.is_some_and(|until| until <= now) {
         next.keys.open_until = None;
     }
+    if let Some(annotation) = seen.export
+        && next.export.as_deref() != Some(annotation)
+        && rearms(annotation, seen.uid)
+    {
+        next.export = Some(annotation.to_owned());
+        // It is the operator's word that this seed is the right one.
+        if let Some(ahead) = handover::ahead(next, seen) {
+            next.order.authority = ahead.authority + 1;
+        }
+        // For the machine that is known: no other key comes in with it, so it is a token that nobody has seen.
+        let epoch = next.credential.as_ref().map_or(0, |credential| credential.epoch + 1);
+        let limit = now + TOKEN_LIFE;
+        next.credential = Some(Credential {
+            expires: limit,
+            limit,
+            ..fresh(seen.kind, epoch, now)
+        });
+        if next.settled() {
+            handover::open(next, Reason::Requested, seen, now);
+        }
+    }
 }
 
 /// `<thumbprint>@<Firewall UID>`, for this very Firewall.
@@ -122,6 +204,8 @@ pub fn ignored(seen: &Seen<'_>) -> Option<String> {
     let uid = seen.uid;
     let accept = seen.accept_key.filter(|value| accepted_key(value, uid).is_none());
     let rebootstrap = seen.rebootstrap.filter(|value| !rearms(value, uid));
+    let export = seen.export.filter(|value| !rearms(value, uid));
+    let unlike = |annotation: &str| format!("annotation {annotation} is ignored: it has to be {uid}/<any new value>");
     accept
         .map(|_| {
             format!(
@@ -129,14 +213,8 @@ pub fn ignored(seen: &Seen<'_>) -> Option<String> {
                 names::ACCEPT_KEY
             )
         })
-        .or_else(|| {
-            rebootstrap.map(|_| {
-                format!(
-                    "annotation {} is ignored: it has to be {uid}/<any new value>",
-                    names::REBOOTSTRAP
-                )
-            })
-        })
+        .or_else(|| rebootstrap.map(|_| unlike(names::REBOOTSTRAP)))
+        .or_else(|| export.map(|_| unlike(names::EXPORT)))
 }
 
 /// `<Firewall UID>/<value>`, for this very Firewall, so that it dies when the control plane moves.
@@ -157,22 +235,24 @@ fn prove(next: &mut Record, seen: &Seen<'_>, now: Timestamp) {
     }
 }
 
-fn credential(next: &Record, seen: &Seen<'_>, now: Timestamp) -> Option<Credential> {
-    let fresh = |epoch| {
-        let life = match seen.kind {
-            CredentialKind::Token => TOKEN_LIFE,
-            CredentialKind::ServiceAccount => CREDENTIAL_LIMIT,
-        };
-        let limit = now + CREDENTIAL_LIMIT;
-        Credential {
-            kind: seen.kind,
-            epoch,
-            allocated: now,
-            expires: now + life,
-            limit,
-            revoked: None,
-        }
+/// A credential that nobody has seen yet.
+pub fn fresh(kind: CredentialKind, epoch: u32, now: Timestamp) -> Credential {
+    let life = match kind {
+        CredentialKind::Token => TOKEN_LIFE,
+        CredentialKind::ServiceAccount => CREDENTIAL_LIMIT,
     };
+    Credential {
+        kind,
+        epoch,
+        allocated: now,
+        expires: now + life,
+        limit: now + CREDENTIAL_LIMIT,
+        revoked: None,
+    }
+}
+
+fn credential(next: &Record, seen: &Seen<'_>, now: Timestamp) -> Option<Credential> {
+    let fresh = |epoch| fresh(seen.kind, epoch, now);
     let Some(held) = &next.credential else {
         // None once a key is pinned: whoever has come in renews with its certificate.
         return next.keys.pin.is_none().then(|| fresh(0));
@@ -180,7 +260,7 @@ fn credential(next: &Record, seen: &Seen<'_>, now: Timestamp) -> Option<Credenti
     if held.revoked.is_some() {
         return Some(held.clone());
     }
-    let came_in = next.proven() && next.keys.open_until.is_none();
+    let came_in = next.proven() && next.keys.open_until.is_none() && next.handover.is_none();
     if came_in || held.limit <= now {
         return Some(Credential {
             revoked: Some(now),

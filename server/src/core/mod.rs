@@ -1,9 +1,15 @@
 //! What the approver decides, without a clock, a network or a thread: facts in, decision out.
 //!
 //! - `decide`: what becomes of a request (the whole approval policy)
+//! - `verdict`: whether a firewall's access is still good
 //! - `life`: how a firewall's record goes on
+//! - `handover`: how its record goes on while it has to come in anew
+//! - `standing`: how it stands, in words
 //! - `plan`: which objects should stand for a firewall
 
 pub mod decide;
+pub mod handover;
 pub mod life;
 pub mod plan;
+pub mod standing;
+pub mod verdict;

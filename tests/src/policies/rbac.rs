@@ -14,25 +14,22 @@ pub(super) fn roles() -> Policy {
         group: GROUP,
         versions: "v1",
         resource: "roles",
-        operations: &["CREATE", "UPDATE"],
-        variables: vec![("firewall", firewall_of("object"))],
+        operations: &["CREATE", "UPDATE", "DELETE"],
+        variables: vec![firewall_unless_deleted()],
         validations: vec![
             (not_labelled("Roles"), labelled()),
-            of_firewall("Role"),
-            (
+            unless_deleted(of_firewall("Role")),
+            unless_deleted((
                 "a Role of the approver reads firewalls, and Secrets of one firewall by their names; nothing else"
                     .to_owned(),
                 rules(),
-            ),
+            )),
         ],
     }
 }
 
 pub(super) fn role_bindings() -> Policy {
     let user = names::USER_PREFIX;
-    // Its fields are of the new object, which a deletion has not: the label alone is asked for there.
-    let unless_deleted =
-        |(message, expression): (String, String)| (message, format!("request.operation == 'DELETE' || ({expression})"));
     Policy {
         name: "rolebindings",
         about: "The approver's RoleBindings give a firewall's Role to that firewall's own user. All three have one name.",
@@ -40,10 +37,7 @@ pub(super) fn role_bindings() -> Policy {
         versions: "v1",
         resource: "rolebindings",
         operations: &["CREATE", "UPDATE", "DELETE"],
-        variables: vec![(
-            "firewall",
-            format!("request.operation == 'DELETE' ? '' : ({})", firewall_of("object")),
-        )],
+        variables: vec![firewall_unless_deleted()],
         validations: vec![
             (not_labelled("RoleBindings"), labelled()),
             unless_deleted(of_firewall("RoleBinding")),
@@ -63,6 +57,16 @@ pub(super) fn role_bindings() -> Policy {
             )),
         ],
     }
+}
+
+/// The fields are of the new object, which a deletion has not: the label alone is asked for there.
+fn unless_deleted((message, expression): (String, String)) -> (String, String) {
+    (message, format!("request.operation == 'DELETE' || ({expression})"))
+}
+
+fn firewall_unless_deleted() -> (&'static str, String) {
+    let firewall = firewall_of("object");
+    ("firewall", format!("request.operation == 'DELETE' ? '' : ({firewall})"))
 }
 
 fn of_firewall(kind: &str) -> (String, String) {

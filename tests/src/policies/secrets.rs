@@ -112,10 +112,11 @@ fn of_firewall() -> String {
         let firewall = names::FirewallName::parse("x").expect("a name");
         name(&firewall).split_off(1)
     };
+    // A Firewall that was deleted with Orphan took the owner away with it: what is deleted needs none.
     format!(
         "variables.opaque && variables.firewall != '' &&
   variables.name in [variables.firewall + '{}', variables.firewall + '{}'] &&
-  {}",
+  (request.operation == 'DELETE' || {})",
         suffix(names::FirewallName::agent_secret),
         suffix(names::FirewallName::bootstrap_kubeconfig_secret),
         owned_by("variables.subject", "variables.firewall"),

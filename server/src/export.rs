@@ -1,0 +1,101 @@
+//! `firewall-approver export`: a bootstrap kubeconfig to carry to a machine that nobody can tell of its way in. Runs as
+//! the operator; the running approver makes the credential, asked by an annotation, so that there is one place that
+//! decides about credentials.
+
+use std::io::Write;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use contract::kubeconfig::Kubeconfig;
+use contract::names::{self, FirewallName};
+use jiff::Timestamp;
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::{Client, ResourceExt};
+use serde_json::json;
+
+use cluster::api::{call, call_opt};
+use cluster::client;
+use cluster::firewall::Firewall;
+
+use crate::args::Export;
+
+const DEADLINE: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(500);
+
+pub async fn export(export: &Export) -> anyhow::Result<()> {
+    let (namespace, name) = export
+        .firewall
+        .split_once('/')
+        .with_context(|| format!("{:?} is not <namespace>/<firewall>", export.firewall))?;
+    let name = FirewallName::parse(name)?;
+    let (client, _) = client::operator(export.kubeconfig.as_deref()).await?;
+    let firewalls: Api<Firewall> = Api::namespaced(client.clone(), namespace);
+    let firewall = call(format!("get Firewall {namespace}/{name}"), firewalls.get(name.as_str())).await?;
+    let before = handed_out(&client, namespace, &name).await?;
+
+    let value = format!(
+        "{}/{}",
+        firewall.uid().unwrap_or_default(),
+        Timestamp::now().as_millisecond()
+    );
+    let patch = json!({ "metadata": { "annotations": { names::EXPORT: value } } });
+    let what = format!("annotate Firewall {namespace}/{name} with {}", names::EXPORT);
+    let params = PatchParams::default();
+    call(
+        what,
+        firewalls.patch_metadata(name.as_str(), &params, &Patch::Merge(&patch)),
+    )
+    .await?;
+
+    let end = tokio::time::Instant::now() + DEADLINE;
+    loop {
+        if let Some(kubeconfig) = handed_out(&client, namespace, &name).await?
+            && before.as_ref() != Some(&kubeconfig)
+            && works(&kubeconfig).await
+        {
+            std::io::stdout().write_all(kubeconfig.as_bytes())?;
+            let said = "on the machine, write it to /etc/firewall-controller/.bootstrap.kubeconfig with mode 0600; \
+                        it is good for an hour, for that machine's own key only\n";
+            std::io::stderr().write_all(said.as_bytes())?;
+            return Ok(());
+        }
+        if tokio::time::Instant::now() > end {
+            let firewall = call(format!("get Firewall {namespace}/{name}"), firewalls.get(name.as_str())).await?;
+            let state = firewall.annotations().get(names::SEED_ACCESS_STATE);
+            bail!(
+                "no firewall-approver made a bootstrap kubeconfig for Firewall {namespace}/{name} within {} s: is it running and does it serve this namespace? Its last word: {}",
+                DEADLINE.as_secs(),
+                state.map_or("none", String::as_str)
+            );
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+async fn handed_out(client: &Client, namespace: &str, name: &FirewallName) -> anyhow::Result<Option<String>> {
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    let secret = name.bootstrap_kubeconfig_secret();
+    let found = call_opt(format!("get Secret {namespace}/{secret}"), secrets.get(&secret)).await?;
+    let Some(bytes) = found.and_then(|secret| secret.data?.remove("kubeconfig")) else {
+        return Ok(None);
+    };
+    let text = String::from_utf8(bytes.0).with_context(|| format!("Secret {namespace}/{secret}, key kubeconfig"))?;
+    ensure!(!text.is_empty(), "Secret {namespace}/{secret}: key kubeconfig is empty");
+    Ok(Some(text))
+}
+
+/// The API server has to know the token before anybody carries it away.
+async fn works(kubeconfig: &str) -> bool {
+    let Ok(kubeconfig) = Kubeconfig::read("the bootstrap kubeconfig", kubeconfig) else {
+        return false;
+    };
+    let Ok(client) = client::connect("the bootstrap kubeconfig", &kubeconfig) else {
+        return false;
+    };
+    let reviews: Api<SelfSubjectReview> = Api::all(client);
+    let (params, review) = (PostParams::default(), SelfSubjectReview::default());
+    let asked = call("ask who it is (SelfSubjectReview)", reviews.create(&params, &review));
+    asked.await.is_ok()
+}

@@ -1,0 +1,148 @@
+//! What is left of a Firewall that is gone. Its objects in the seed are taken away; the shoot's state remembers it, as a
+//! control plane that moves takes its Firewalls away before its state is saved. It is forgotten when it was deleted for
+//! good, or a day after both it and its FirewallMonitor are gone.
+
+use std::collections::HashSet;
+
+use contract::names::{self, FirewallName};
+use contract::record::{Gone, Record};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use k8s_openapi::api::rbac::v1::Role;
+use kube::api::{DeleteParams, ListParams};
+use kube::{Api, ResourceExt};
+
+use cluster::api::{call, call_opt};
+use cluster::failure::Failure;
+
+use crate::approver::Approver;
+use crate::core::life;
+use crate::firewalls::FirewallError;
+use crate::lifeline;
+use crate::provision::Provision;
+use crate::state::{State, StateError};
+
+const REMEMBERED: SignedDuration = SignedDuration::from_hours(24);
+
+/// Remembers what it has cleared away, so that it is done once.
+#[derive(Default)]
+pub struct Sweeper {
+    cleared: HashSet<(String, FirewallName)>,
+}
+
+impl Sweeper {
+    pub async fn sweep(&mut self, approver: &Approver) {
+        approver.ready().await;
+        let bereft = approver.bereft();
+        self.cleared.retain(|gone| bereft.contains(gone));
+        for (namespace, name) in bereft {
+            if let Err(error) = self.clear(approver, &namespace, &name).await {
+                tracing::warn!(%error, "what is left of a Firewall that is gone could not be cleared away; tried again");
+            }
+        }
+        if let Err(error) = accounts(approver).await {
+            tracing::warn!(%error, "ServiceAccounts of firewalls that are gone could not be cleared away; tried again");
+        }
+    }
+
+    async fn clear(&mut self, approver: &Approver, namespace: &str, name: &FirewallName) -> Result<(), FirewallError> {
+        let object = format!("{namespace}/{name}");
+        let wrong = |error: StateError| FirewallError::State(object.clone(), error);
+        let Some(state) = approver.cached_state(namespace) else {
+            return Ok(());
+        };
+        let Some(record) = state.record(name).map_err(wrong)? else {
+            return Ok(());
+        };
+        if record.gone.is_none() {
+            let left = life::leave(&record, false, Timestamp::now());
+            // The watch brings the new state, and with it this again.
+            return state.save(&approver.seed, name, &left).await.map_err(wrong).map(drop);
+        }
+        let key = (namespace.to_owned(), name.clone());
+        if !self.cleared.contains(&key) {
+            clear_seed(approver, namespace, name, &record, &object).await?;
+            tracing::info!(firewall = %object, "the Firewall is gone: its objects in the seed are taken away, the shoot's state remembers it");
+            self.cleared.insert(key);
+        }
+        if is_over(approver, namespace, name, record.gone.as_ref()) {
+            if record.gone.as_ref().is_some_and(|gone| gone.deleted)
+                && let Some(shoot) = approver.shoots.known(namespace)
+            {
+                let cut = lifeline::remove(&shoot, name).await;
+                cut.map_err(|failure| FirewallError::Call(object.clone(), failure))?;
+            }
+            forget(approver, &state, name).await.map_err(wrong)?;
+            tracing::info!(firewall = %object, "the Firewall was deleted for good: it is forgotten");
+        }
+        Ok(())
+    }
+}
+
+async fn forget(approver: &Approver, state: &State, name: &FirewallName) -> Result<(), StateError> {
+    state.remove(&approver.seed, name).await.map(drop)
+}
+
+/// Whether nothing of this firewall can come back.
+fn is_over(approver: &Approver, namespace: &str, name: &FirewallName, gone: Option<&Gone>) -> bool {
+    let Some(gone) = gone else { return false };
+    if gone.deleted {
+        return true;
+    }
+    let no_monitor = approver
+        .shoots
+        .known(namespace)
+        .is_some_and(|shoot| shoot.is_complete() && shoot.monitor(name.as_str()).is_none());
+    gone.since + REMEMBERED <= Timestamp::now() && no_monitor
+}
+
+async fn clear_seed(
+    approver: &Approver,
+    namespace: &str,
+    name: &FirewallName,
+    record: &Record,
+    object: &str,
+) -> Result<(), FirewallError> {
+    let provision = Provision {
+        approver,
+        namespace,
+        name,
+        object,
+    };
+    provision.revoke(record).await?;
+    provision.role_binding(None).await?;
+    let wrong = |failure: Failure| FirewallError::Call(object.to_owned(), failure);
+    let roles: Api<Role> = Api::namespaced(approver.seed.client.clone(), namespace);
+    let role = name.role();
+    let what = format!("delete Role {namespace}/{role}");
+    call_opt(what, roles.delete(&role, &DeleteParams::default()))
+        .await
+        .map_err(wrong)?;
+    for secret in [name.agent_secret(), name.bootstrap_kubeconfig_secret()] {
+        approver.seed.delete_secret(namespace, &secret).await.map_err(wrong)?;
+    }
+    Ok(())
+}
+
+/// Bootstrap ServiceAccounts whose Firewall is gone, also where the namespace with its record went first.
+async fn accounts(approver: &Approver) -> Result<(), Failure> {
+    let namespace = names::SERVICE_ACCOUNT_NAMESPACE;
+    let accounts: Api<ServiceAccount> = Api::namespaced(approver.seed.client.clone(), namespace);
+    let ours = ListParams::default().labels(&format!("{}={}", names::MANAGED_BY_LABEL, names::APPROVER));
+    let all = call(format!("list ServiceAccounts in {namespace}"), accounts.list(&ours)).await?;
+    for account in all {
+        let name = account.name_any();
+        let of = account
+            .labels()
+            .get(names::NAMESPACE_LABEL)
+            .cloned()
+            .unwrap_or_default();
+        if !approver.serves(&of) || !approver.firewalls_named(&name).is_empty() {
+            continue;
+        }
+        approver.seed.delete_secret(namespace, &name).await?;
+        let what = format!("delete ServiceAccount {namespace}/{name}");
+        call_opt(what, accounts.delete(&name, &DeleteParams::default())).await?;
+    }
+    Ok(())
+}
