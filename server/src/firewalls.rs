@@ -12,9 +12,9 @@ use contract::reasons::Reason;
 use contract::record::Record;
 use contract::report::Report;
 use jiff::Timestamp;
+use kube::ResourceExt;
 use kube::core::DeserializeGuard;
 use kube::runtime::controller::Action;
-use kube::{Resource, ResourceExt};
 use secrecy::{ExposeSecret, SecretString};
 use thiserror::Error;
 
@@ -22,7 +22,6 @@ use cluster::failure::{Class, Failure};
 use cluster::firewall::Firewall;
 
 use crate::approver::{Approver, HandedOut};
-use crate::core::decide::two_keys;
 use crate::core::handover as core_handover;
 use crate::core::standing::{self, Stands, State as Phase, Status};
 use crate::core::verdict::{Issuer, Verdict};
@@ -30,6 +29,7 @@ use crate::core::{life, plan};
 use crate::credential::CredentialError;
 use crate::handover::{self, HandoverError, Sending};
 use crate::lifeline;
+use crate::news::News;
 use crate::provision::Provision;
 use crate::shoots::{Closed, Monitor, Shoot};
 use crate::sight::{ShootSide, Sight};
@@ -153,13 +153,7 @@ impl<'a> Worker<'a> {
         let mut side = self.sight.shoot();
         let shoot = side.shoot.as_deref();
         let monitor = shoot.and_then(|shoot| shoot.monitor(name.as_str()));
-        let Advanced {
-            state,
-            record,
-            report,
-            ahead,
-            verdict,
-        } = self.advance(&name, shoot, monitor.as_ref(), false, now).await?;
+        let advanced = self.advance(&name, shoot, monitor.as_ref(), false, now).await?;
         let provision = self.provision(&name);
         let mut handed_out = provision.handed_out().await?;
         match self.lifeline(&name, &side, handed_out.lifeline.as_ref(), now).await {
@@ -171,25 +165,15 @@ impl<'a> Worker<'a> {
                 side.closed = Some((Reason::ShootUnreachable, what));
             }
         }
-        let stood = self
-            .stand(&provision, &name, &state, &record, &side, &mut handed_out)
-            .await;
+        let stood = self.stand(&provision, &name, &advanced, &side, &mut handed_out).await;
         if matches!(stood, Err(FirewallError::IdTaken(_))) {
             self.advance(&name, side.shoot.as_deref(), monitor.as_ref(), true, now)
                 .await?;
         }
         stood?;
-        let mut again = recheck(&record, verdict, side.closed.as_ref(), self.approver.poll, now);
+        let mut again = recheck(&advanced, side.closed.as_ref(), self.approver.poll, now);
         match self
-            .hand_over(
-                &name,
-                &side,
-                monitor.as_ref(),
-                &state,
-                &record,
-                report.as_ref(),
-                &mut handed_out,
-            )
+            .hand_over(&name, &side, monitor.as_ref(), &advanced, &mut handed_out)
             .await
         {
             Ok(Some(wait)) => again = again.min(wait),
@@ -204,15 +188,16 @@ impl<'a> Worker<'a> {
             name: &name,
             object: &self.object,
             uid: &self.uid,
-            record: &record,
-            verdict,
-            ahead,
-            report: report.as_ref(),
+            record: &advanced.record,
+            verdict: advanced.verdict,
+            ahead: advanced.ahead,
+            report: advanced.report.as_ref(),
             unverified: monitor
                 .as_ref()
                 .and_then(|monitor| Report::unverified(monitor.report.as_ref()?)),
             monitor: monitor.is_some(),
-            handover_key: state
+            handover_key: advanced
+                .state
                 .handover_key()
                 .map_err(|e| self.state_error(e))?
                 .public()
@@ -260,11 +245,12 @@ impl<'a> Worker<'a> {
         name: &FirewallName,
         side: &ShootSide,
         monitor: Option<&Monitor>,
-        state: &State,
-        record: &Record,
-        report: Option<&Report>,
+        now: &Advanced,
         handed_out: &mut HandedOut,
     ) -> Result<Option<Duration>, String> {
+        let Advanced {
+            state, record, report, ..
+        } = now;
         let (Some(shoot), Some(monitor)) = (&side.shoot, monitor) else {
             return Ok(None);
         };
@@ -279,7 +265,7 @@ impl<'a> Worker<'a> {
             namespace: &self.namespace,
             record,
             key: &state.handover_key().map_err(|e| e.to_string())?,
-            report,
+            report: report.as_ref(),
             kubeconfig: handed_out.bootstrap_kubeconfig.as_ref(),
         };
         match handover::publish(&sending, shoot, monitor, &mut handed_out.told).await {
@@ -306,11 +292,11 @@ impl<'a> Worker<'a> {
         &self,
         provision: &Provision<'_>,
         name: &FirewallName,
-        state: &State,
-        record: &Record,
+        now: &Advanced,
         side: &ShootSide,
         handed_out: &mut HandedOut,
     ) -> Result<(), FirewallError> {
+        let Advanced { state, record, .. } = now;
         let target = plan::Firewall {
             name,
             namespace: &self.namespace,
@@ -381,7 +367,12 @@ impl<'a> Worker<'a> {
             id_taken,
         };
         let next = life::advance(known.as_ref(), &seen, now);
-        self.say_what_is_ignored(&seen);
+        let news = News {
+            approver: self.approver,
+            firewall: self.firewall,
+            object: &self.object,
+        };
+        news.say_what_is_ignored(&seen);
         let (ahead, verdict) = (core_handover::ahead(&next, &seen), life::judge(&next, &seen, now));
         let advanced = |state, record| Advanced {
             state,
@@ -400,59 +391,8 @@ impl<'a> Worker<'a> {
             .await
             .map_err(|e| self.state_error(e))?;
         let state = saved.ok_or_else(|| FirewallError::Raced(self.object.clone()))?;
-        self.explain(name, known.as_ref(), &next);
+        news.explain(name, known.as_ref(), &next);
         Ok(advanced(state, next))
-    }
-
-    fn explain(&self, name: &FirewallName, before: Option<&Record>, after: &Record) {
-        let firewall = &self.object;
-        if !before.is_some_and(Record::proven) && after.proven() {
-            tracing::info!(%firewall, "the firewall reported from its certificate: its key is proved, its bootstrap credential is revoked");
-        }
-        if !before.is_some_and(Record::contested) && after.contested() {
-            let why = two_keys(name, &after.keys);
-            self.approver
-                .events
-                .warning(self.firewall.object_ref(&()), Reason::TwoKeys, "Pin", &why);
-        }
-        if before.and_then(|b| b.keys.accepted.as_ref()) != after.keys.accepted.as_ref() {
-            let key = after
-                .keys
-                .pin
-                .as_ref()
-                .map(|pin| pin.thumbprint.to_string())
-                .unwrap_or_default();
-            tracing::info!(%firewall, %key, "an operator accepted this key");
-        }
-        if before.and_then(|b| b.rebootstrap.as_ref()) != after.rebootstrap.as_ref() {
-            tracing::info!(%firewall, "an operator re-armed the bootstrap credential for one new key");
-        }
-        let pending = |record: &Record| record.handover.as_ref().map(|pending| pending.reason.clone());
-        match (before.and_then(pending), pending(after)) {
-            (None, Some(reason)) => {
-                tracing::warn!(%firewall, %reason, order = %after.order, "the firewall has to come in anew")
-            }
-            (Some(reason), None) => {
-                let since = before.and_then(|b| b.handover.as_ref()).map(|pending| pending.since);
-                let seconds = since.map(|since| since.duration_until(Timestamp::now()).as_secs());
-                tracing::info!(%firewall, %reason, seconds, "the firewall has come in anew");
-            }
-            _ => {}
-        }
-        if before.is_none() {
-            let kind = after.credential.as_ref().map(|credential| credential.kind);
-            tracing::info!(%firewall, ?kind, "a bootstrap credential is allotted");
-        }
-    }
-
-    fn say_what_is_ignored(&self, seen: &life::Seen<'_>) {
-        let Some(why) = life::ignored(seen) else { return };
-        if self.approver.is_news(&format!("annotation {}", self.object), &why) {
-            let reason = Reason::AnnotationIgnored;
-            tracing::warn!(firewall = %self.object, %reason, "{why}");
-            let events = &self.approver.events;
-            events.warning(self.firewall.object_ref(&()), reason, "Annotate", &why);
-        }
     }
 
     /// The lifeline as it should stand; what is known of it where the shoot says nothing new.
@@ -467,23 +407,26 @@ impl<'a> Worker<'a> {
             return Ok(known.cloned());
         };
         let server = &access.api_server_url;
-        if let Some(known) = known.and_then(|known| lifeline::restore(known.expose_secret(), shoot, server, now)) {
-            // A shoot that rolled the key of its tokens refuses what looks good.
-            if shoot.tried_lately(name.as_str(), self.approver.poll)
-                || !lifeline::is_refused(known.expose_secret()).await?
-            {
-                shoot.works(name.as_str());
-                return Ok(Some(known));
-            }
+        let known = known.and_then(|known| lifeline::restore(known.expose_secret(), shoot, server, now));
+        let lately = shoot.tried_lately(name.as_str(), self.approver.poll);
+        if let Some(known) = known.as_ref().filter(|_| lately) {
+            return Ok(Some(known.clone()));
         }
         let Some(_turn) = shoot.turn().await else {
-            let what = format!("make the lifeline of firewall {name}");
+            let what = format!("look after the lifeline of firewall {name}");
             return Err(Failure {
                 what,
                 class: Class::Busy,
                 detail: "the shoot is slow".into(),
             });
         };
+        // A shoot that rolled the key of its tokens refuses what looks good.
+        if let Some(known) = known
+            && !lifeline::is_refused(known.expose_secret()).await?
+        {
+            shoot.works(name.as_str());
+            return Ok(Some(known));
+        }
         lifeline::make(shoot, &self.namespace, name, server).await.map(Some)
     }
 
@@ -518,12 +461,12 @@ fn done(state: Phase, reason: Reason, message: String) -> (Status, Duration) {
     )
 }
 
-fn recheck(record: &Record, verdict: Verdict, closed: Option<&Closed>, poll: Duration, now: Timestamp) -> Duration {
-    let verdict = match verdict {
+fn recheck(advanced: &Advanced, closed: Option<&Closed>, poll: Duration, now: Timestamp) -> Duration {
+    let verdict = match advanced.verdict {
         Verdict::Valid(at) => at,
         Verdict::Renew(_) | Verdict::Rebootstrap(_) => None,
     };
-    let next = life::recheck_at(record).into_iter().chain(verdict).min();
+    let next = life::recheck_at(&advanced.record).into_iter().chain(verdict).min();
     let by_record = next.map_or(poll, |at| {
         Duration::from_secs(u64::try_from(at.duration_since(now).as_secs()).unwrap_or(0).max(1)).min(poll)
     });

@@ -13,6 +13,7 @@ mod firewalls;
 mod gone;
 mod handover;
 mod lifeline;
+mod news;
 mod preflight;
 mod probe;
 mod provision;
