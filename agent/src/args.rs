@@ -11,6 +11,8 @@ use crate::paths::Paths;
 
 const DURATION_MIN: SignedDuration = SignedDuration::from_secs(600);
 const DURATION_MAX: SignedDuration = SignedDuration::from_hours(365 * 24);
+const POLL_MIN: SignedDuration = SignedDuration::from_secs(1);
+const POLL_MAX: SignedDuration = SignedDuration::from_hours(1);
 
 /// Gives a firewall its access to its seed, and keeps it.
 #[derive(Debug, Parser)]
@@ -61,6 +63,9 @@ pub struct RunArgs {
         default_value = "systemctl try-restart firewall-controller.service"
     )]
     pub hook: String,
+    /// How often the shoot is asked for news, in case a watch did not tell them (1s to 1h)
+    #[arg(long, env = "FIREWALL_AGENT_POLL_INTERVAL", default_value = "5m", value_parser = poll_interval)]
+    pub poll_interval: SignedDuration,
     #[arg(long, env = "FIREWALL_AGENT_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
 }
@@ -93,6 +98,7 @@ impl RunArgs {
             paths,
             certificate_duration: self.certificate_duration,
             hook,
+            poll_interval: self.poll_interval,
         }
     }
 }
@@ -107,17 +113,29 @@ impl From<LogFormat> for Format {
 }
 
 fn certificate_duration(text: &str) -> Result<SignedDuration, String> {
-    let span: Span = text
-        .parse()
-        .map_err(|_| "not a duration; write for example 720h or 30d".to_owned())?;
-    let duration = span
-        .to_duration(SpanRelativeTo::days_are_24_hours())
-        .map_err(|e| e.to_string())?;
+    let duration = duration(text, "720h or 30d")?;
     if (DURATION_MIN..=DURATION_MAX).contains(&duration) {
         Ok(duration)
     } else {
         Err("out of range: 600s at least, 365d at most".into())
     }
+}
+
+fn poll_interval(text: &str) -> Result<SignedDuration, String> {
+    let duration = duration(text, "30s or 5m")?;
+    if (POLL_MIN..=POLL_MAX).contains(&duration) {
+        Ok(duration)
+    } else {
+        Err("out of range: 1s at least, 1h at most".into())
+    }
+}
+
+fn duration(text: &str, example: &str) -> Result<SignedDuration, String> {
+    let span: Span = text
+        .parse()
+        .map_err(|_| format!("not a duration; write for example {example}"))?;
+    span.to_duration(SpanRelativeTo::days_are_24_hours())
+        .map_err(|e| e.to_string())
 }
 
 #[cfg(test)]
@@ -144,6 +162,16 @@ mod tests {
         }
         for bad in ["", "599s", "366d", "-30d", "30", "a month", "1y"] {
             assert!(certificate_duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn b3_the_shoot_is_asked_between_each_second_and_each_hour() {
+        for good in ["1s", "5m", "1h"] {
+            assert!(poll_interval(good).is_ok(), "{good}");
+        }
+        for bad in ["0s", "61m", "-5m", "5", ""] {
+            assert!(poll_interval(bad).is_err(), "{bad}");
         }
     }
 

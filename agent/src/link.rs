@@ -1,10 +1,11 @@
-//! Clients for the two credentials that the agent may have at its seed. Owns how each is read and made, and that it is
+//! Clients for the credentials that the agent may have at a seed. Owns how each is read and made, and that it is
 //! thrown away when its file or certificate changes; what is asked with it is the others' business.
 
 use std::os::unix::fs::MetadataExt;
 
 use cluster::client::connect;
 use cluster::failure::Failure;
+use contract::digest::sha256_hex;
 use contract::kubeconfig::Kubeconfig;
 use contract::names::FirewallName;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
@@ -26,6 +27,14 @@ pub(crate) struct Link {
     pub(crate) user: Option<String>,
 }
 
+/// The bootstrap kubeconfig as it was last read.
+pub(crate) struct BootstrapLink {
+    version: FileVersion,
+    /// Of the file's text.
+    pub(crate) hash: String,
+    pub(crate) link: Link,
+}
+
 /// Tells a file from the one that was there before under its name.
 pub(crate) type FileVersion = (u64, i64, i64, u64);
 
@@ -34,6 +43,7 @@ impl Machine {
     pub(crate) fn link(&mut self, via: Via) -> Result<Link, String> {
         match via {
             Via::Bootstrap => self.bootstrap_link(),
+            Via::Handover => self.handover_link(),
             Via::Own => {
                 if let Some(link) = &self.own {
                     return Ok(link.clone());
@@ -53,10 +63,10 @@ impl Machine {
         let version = std::fs::metadata(&path)
             .map(|m| (m.ino(), m.mtime(), m.mtime_nsec(), m.len()))
             .unwrap_or_default();
-        if let Some((known, link)) = &self.bootstrap
-            && *known == version
+        if let Some(known) = &self.bootstrap
+            && known.version == version
         {
-            return Ok(link.clone());
+            return Ok(known.link.clone());
         }
         let bootstrap = read_bootstrap(&self.store.paths)?;
         if bootstrap.firewall != self.firewall {
@@ -68,7 +78,11 @@ impl Machine {
             ));
         }
         let link = link("the seed", &bootstrap.access, &bootstrap.kubeconfig)?;
-        self.bootstrap = Some((version, link.clone()));
+        self.bootstrap = Some(BootstrapLink {
+            version,
+            hash: bootstrap.hash,
+            link: link.clone(),
+        });
         Ok(link)
     }
 
@@ -85,7 +99,8 @@ impl Machine {
 
     pub(crate) fn remember_user(&mut self, via: Via, user: &str) {
         let link = match via {
-            Via::Bootstrap => self.bootstrap.as_mut().map(|(_, link)| link),
+            Via::Bootstrap => self.bootstrap.as_mut().map(|bootstrap| &mut bootstrap.link),
+            Via::Handover => self.handover_link.as_mut(),
             Via::Own => self.own.as_mut(),
         };
         if let Some(link) = link {
@@ -121,6 +136,7 @@ pub(crate) fn link(what: &str, access: &Access, kubeconfig: &Kubeconfig) -> Resu
 
 pub(crate) struct Bootstrap {
     pub(crate) firewall: FirewallName,
+    pub(crate) hash: String,
     access: Access,
     kubeconfig: Kubeconfig,
 }
@@ -134,14 +150,24 @@ pub(crate) fn read_bootstrap(paths: &Paths) -> Result<Bootstrap, String> {
         )
     })?;
     let kubeconfig = Kubeconfig::read(&path.display().to_string(), &text).map_err(|e| e.to_string())?;
+    let access = bootstrap_access(&path.display().to_string(), &kubeconfig)?;
+    Ok(Bootstrap {
+        firewall: access.firewall.clone(),
+        hash: sha256_hex(text.as_bytes()),
+        access,
+        kubeconfig,
+    })
+}
+
+/// Where a bootstrap kubeconfig leads. `what` names it in errors.
+pub(crate) fn bootstrap_access(what: &str, kubeconfig: &Kubeconfig) -> Result<Access, String> {
     let Some(extension) = &kubeconfig.bootstrap else {
         return Err(format!(
-            "kubeconfig {}: extension {} is missing, which names the firewall: take the one that the firewall-approver wrote",
-            path.display(),
+            "kubeconfig {what}: extension {} is missing, which names the firewall: take the one that the firewall-approver wrote",
             contract::kubeconfig::BOOTSTRAP_EXTENSION
         ));
     };
-    let access = Access {
+    Ok(Access {
         firewall: extension.firewall.clone(),
         namespace: kubeconfig.namespace.clone(),
         server: kubeconfig.server.clone(),
@@ -150,10 +176,5 @@ pub(crate) fn read_bootstrap(paths: &Paths) -> Result<Bootstrap, String> {
         seed: None,
         handover_keys: extension.handover_keys.clone(),
         mode: "certificate".into(),
-    };
-    Ok(Bootstrap {
-        firewall: extension.firewall.clone(),
-        access,
-        kubeconfig,
     })
 }

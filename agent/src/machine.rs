@@ -2,29 +2,39 @@
 //! it ended. Owns the loop and the reasons; each kind of action has a module of its own.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use cluster::client::connect;
 use contract::access::AgentAccess;
-use contract::key::PrivateKey;
+use contract::digest::sha256_hex;
+use contract::handover::{Fence, SealKey};
+use contract::key::{PrivateKey, PublicKey};
 use contract::names::FirewallName;
 use jiff::{SignedDuration, Timestamp};
+use kube::Client;
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::core::{Action, Event, Job, Own, Patience, Seen, State, Via, Why, next, renewal_at};
-use crate::link::{FileVersion, Link, read_bootstrap};
+use crate::core::{Action, Event, Job, Own, Patience, Pending, Seen, State, Why, next, renewal_at};
+use crate::files;
+use crate::handover::PendingHandover;
+use crate::lifeline::{Lifeline, LifelineState};
+use crate::link::{BootstrapLink, Link, read_bootstrap};
+use crate::monitor::{Monitor, Watch};
 use crate::pair::OwnPair;
 use crate::paths::Paths;
 use crate::report::Sent;
 use crate::request::Candidate;
-use crate::seed::{FirewallSeen, Lifeline};
+use crate::seed::FirewallSeen;
 use crate::shoot::Shoot;
 use crate::status::Status;
 use crate::store::{Access, Handled, Store, StoreError, StoredRequest};
 
 /// How often the agent looks at what has no watch: the files of its operator.
 const TICK: Duration = Duration::from_secs(1);
+/// So long everything else has to itself before a handover cuts it off again.
+const CUT_AGAIN: Duration = Duration::from_secs(10);
 
 /// How one agent runs.
 #[derive(Clone, Debug)]
@@ -34,6 +44,8 @@ pub struct Settings {
     pub certificate_duration: SignedDuration,
     /// Program and arguments that tell the consumer of a changed kubeconfig; empty: nobody is told.
     pub hook: Vec<String>,
+    /// How often the shoot is asked for news, in case a watch did not tell them.
+    pub poll_interval: SignedDuration,
 }
 
 /// Why an agent does not even start: nothing that waiting mends.
@@ -52,10 +64,17 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> Result<(), Star
     let mut machine = Machine::open(settings)?;
     let ended = stop.cancelled();
     tokio::pin!(ended);
+    let mut cut: Option<Instant> = None;
     loop {
+        machine.watch_monitor();
+        // A newer handover does not wait for the answer of a seed that may be dead. Not in a row: whoever can replay
+        // one must not hold up everything else.
+        let quiet = cut.is_some_and(|cut| cut.elapsed() < CUT_AGAIN);
+        let news = machine.news(!quiet);
         // Whatever is under way may be cut off: a kill can come at any time too, and the next start goes on.
         tokio::select! {
             () = &mut ended => break,
+            () = news => cut = Some(Instant::now()),
             () = machine.step() => {}
         }
     }
@@ -69,19 +88,41 @@ pub(crate) struct Machine {
     pub(crate) firewall: FirewallName,
     pub(crate) state: State,
     pub(crate) key: Option<PrivateKey>,
+    /// Its public half.
+    pub(crate) public: Option<PublicKey>,
     pub(crate) pair: Option<OwnPair>,
     pub(crate) access: Option<Access>,
     pub(crate) handled: Handled,
     pub(crate) request: Option<StoredRequest>,
     pub(crate) candidate: Option<Candidate>,
     pub(crate) own: Option<Link>,
-    pub(crate) bootstrap: Option<(FileVersion, Link)>,
+    pub(crate) bootstrap: Option<BootstrapLink>,
+    /// The handover that is not used yet.
+    pub(crate) handover: Option<PendingHandover>,
+    pub(crate) handover_link: Option<Link>,
+    pub(crate) fence: Fence,
+    /// What handovers are sealed to. Made anew after each that was opened, and at each start.
+    pub(crate) seal: Option<SealKey>,
+    pub(crate) watch: Option<Watch>,
+    /// Our FirewallMonitor as last seen.
+    pub(crate) monitor: Option<Monitor>,
+    /// The message in it that was judged last.
+    pub(crate) judged: Option<String>,
+    /// The handover that was answered with a report last.
+    pub(crate) answered: Option<String>,
+    /// By the kind of the refusal.
+    pub(crate) refused_handovers: BTreeMap<String, u64>,
+    /// How the seed answers to our own certificate.
+    pub(crate) probe: Option<&'static str>,
     pub(crate) seen: Option<FirewallSeen>,
     /// The value of the annotation that asks for a renewal and was not taken up yet.
     pub(crate) asked: Option<String>,
     pub(crate) offer: Option<AgentAccess>,
     pub(crate) lifeline: Option<Lifeline>,
+    pub(crate) lifeline_state: LifelineState,
     pub(crate) shoot: Option<Shoot>,
+    /// The shoot kubeconfig of before this start: all there is, if the seed is dead and there is no lifeline.
+    pub(crate) old_shoot: Option<Client>,
     pub(crate) sent: Option<Sent>,
     pub(crate) clock_skew: Option<i64>,
     /// What stands in the way of each job, as it was last logged.
@@ -91,7 +132,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    fn open(settings: Settings) -> Result<Self, StartError> {
+    pub(crate) fn open(settings: Settings) -> Result<Self, StartError> {
         let store = Store::open(settings.paths.clone())?;
         let pair = store.pair()?;
         let access = store.access()?;
@@ -110,6 +151,12 @@ impl Machine {
             }
             (None, None) => None,
         };
+        let pending = store.handover().unwrap_or_else(|error| {
+            warn!("{error}: waiting for the next handover");
+            None
+        });
+        let (access, pending) = store.recover(pair.as_ref().map(|(pair, _)| pair), access, pending)?;
+        let fence = store.fence(pending.as_ref())?;
         // A pair without the seed it is for is worth nothing; the seed alone tells where to begin again.
         let pair = access.as_ref().and(pair);
         if let Some((pair, key)) = &pair
@@ -121,14 +168,24 @@ impl Machine {
             (Some(_), Some(access)) => access.firewall.clone(),
             _ => read_bootstrap(&store.paths).map_err(StartError::Bootstrap)?.firewall,
         };
-        let handled = store.handled()?;
+        let mut handled = store.handled()?;
+        // Of a machine that came in before this was remembered, the file that is there is the one it came in by.
+        if pair.is_some() && handled.bootstrap.is_none() {
+            let text = files::read_private(&store.paths.bootstrap()).ok().flatten();
+            handled.bootstrap = Some(text.map_or_else(String::new, |text| sha256_hex(text.as_bytes())));
+            store.write_handled(&handled)?;
+        }
         let request = store.request()?;
         let lifeline = store
             .kubeconfig(&store.paths.lifeline())
             .ok()
             .flatten()
-            .as_ref()
             .and_then(Lifeline::new);
+        let old_shoot = store
+            .kubeconfig(&store.paths.shoot())
+            .ok()
+            .flatten()
+            .and_then(|kubeconfig| connect("the shoot", &kubeconfig).ok());
         let mut machine = Self {
             state: State {
                 seed: seed_of(&firewall),
@@ -137,6 +194,7 @@ impl Machine {
             },
             settings,
             firewall,
+            public: key.as_ref().map(PrivateKey::public),
             key,
             pair: pair.map(|(pair, _)| pair),
             access,
@@ -144,11 +202,23 @@ impl Machine {
             candidate: None,
             own: None,
             bootstrap: None,
+            handover: pending,
+            handover_link: None,
+            fence,
+            seal: None,
+            watch: None,
+            monitor: None,
+            judged: None,
+            answered: None,
+            refused_handovers: BTreeMap::new(),
+            probe: None,
             seen: None,
             asked: None,
             offer: None,
             lifeline,
+            lifeline_state: LifelineState::default(),
             shoot: None,
+            old_shoot,
             sent: None,
             clock_skew: None,
             problems: BTreeMap::new(),
@@ -168,6 +238,7 @@ impl Machine {
             self.state.after(
                 Event::RequestWritten {
                     replacement: request.replacement,
+                    via: None,
                 },
                 now,
             );
@@ -179,6 +250,14 @@ impl Machine {
         if let (Some(access), Some(_)) = (&self.access, &self.pair) {
             self.state.installed = self.store.installed(access);
         }
+        if let Some(pending) = &self.handover {
+            self.state.handover = Some(Pending {
+                expires: pending.expires,
+                since: now,
+            });
+            info!(firewall = %self.firewall, order = %pending.order(), "goes on with the handover of before");
+        }
+        self.renew_seal();
         self.refresh_told();
         self.refresh_reportable();
         match &self.pair {
@@ -194,60 +273,76 @@ impl Machine {
     async fn step(&mut self) {
         let now = Timestamp::now();
         let seen = self.look(now);
+        self.look_after_report(now);
+        self.report_changes();
         match next(&self.state, &seen, now) {
             Action::MakeKey => self.make_key(),
             Action::Install => self.install(),
             Action::AcceptRenewal => self.accept_renewal(),
-            Action::WriteRequest { replacement } => self.write_request(replacement),
+            Action::TakeUp => self.take_up(),
+            Action::DropHandover => self.drop_handover(),
+            Action::WriteRequest { replacement, via } => self.write_request(replacement, via),
             Action::SendRequest(via) => self.send_request(via).await,
             Action::PollRequest(via) => self.poll_request(via).await,
             Action::DropRequest => self.drop_request(),
             Action::TryCandidate => self.try_candidate().await,
             Action::Switch => self.switch(),
             Action::TryOffer => self.try_offer().await,
-            Action::MeasureClock => {
-                self.measure_clock(if self.state.live(now) { Via::Own } else { Via::Bootstrap })
-                    .await
-            }
+            Action::MeasureClock(via) => self.measure_clock(via).await,
+            Action::LookForHandover => self.look_for_handover().await,
+            Action::RenewLifeline => self.renew_lifeline().await,
             Action::ReadSeed => self.read_seed().await,
             Action::RefreshShoot => self.refresh_shoot().await,
             Action::Report => self.report().await,
             Action::TellConsumer => self.tell_consumer().await,
             Action::Wait { until, why } => {
                 self.waits(why);
+                self.advise(why);
                 self.write_status(why);
                 let wait = u64::try_from(now.duration_until(until).as_millis())
                     .unwrap_or_default()
                     .max(1);
-                tokio::time::sleep(Duration::from_millis(wait).min(TICK)).await;
+                let news = self.changes();
+                tokio::select! {
+                    () = tokio::time::sleep(Duration::from_millis(wait).min(TICK)) => {}
+                    () = news => {}
+                }
             }
         }
     }
 
-    fn look(&mut self, now: Timestamp) -> Seen {
+    pub(crate) fn look(&mut self, now: Timestamp) -> Seen {
         let renewal = self.asked.is_some() || self.store.paths.renew().exists();
-        if self.state.live(now) {
-            return Seen {
-                bootstrap: false,
-                renewal,
-            };
+        let accepted = self.state.accepted(now);
+        let nothing = Seen {
+            bootstrap: false,
+            bootstrap_new: false,
+            renewal,
+        };
+        // Once we are in nobody needs it, and it may be gone.
+        if accepted && !self.store.paths.bootstrap().exists() {
+            self.problems.remove("credential");
+            return nothing;
         }
         match self.bootstrap_link() {
-            Ok(_) => Seen {
-                bootstrap: true,
-                renewal,
-            },
-            Err(problem) => {
-                let gone = if self.pair.is_some() {
-                    "its own certificate is over, and "
-                } else {
-                    ""
-                };
-                self.problem("credential", &format!("{gone}{problem}"));
+            Ok(_) => {
+                self.problems.remove("credential");
+                let hash = self.bootstrap.as_ref().map(|bootstrap| &bootstrap.hash);
                 Seen {
-                    bootstrap: false,
+                    bootstrap: true,
+                    bootstrap_new: self.pair.is_some() && hash != self.handled.bootstrap.as_ref(),
                     renewal,
                 }
+            }
+            Err(problem) => {
+                let gone = match (&self.pair, accepted) {
+                    (Some(_), true) => "",
+                    (Some(_), false) if self.state.live(now) => "the seed refuses its own certificate, and ",
+                    (Some(_), false) => "its own certificate is over, and ",
+                    (None, _) => "",
+                };
+                self.problem("credential", &format!("{gone}{problem}"));
+                nothing
             }
         }
     }
@@ -270,9 +365,6 @@ impl Machine {
             }
             Why::Steady if self.why.is_some() => info!(firewall = %self.firewall, "all is well"),
             _ => {}
-        }
-        if why != Why::NoCredential {
-            self.problems.remove("credential");
         }
         self.why = Some(why);
     }

@@ -53,6 +53,21 @@ impl Paths {
         self.state.join("handled.json")
     }
 
+    /// A handover that was taken up and not used yet.
+    pub fn handover(&self) -> PathBuf {
+        self.state.join("handover.json")
+    }
+
+    /// Which handover was the newest.
+    pub fn fence(&self) -> PathBuf {
+        self.state.join("fence.json")
+    }
+
+    /// A switch under way, with what to go back to.
+    pub fn switching(&self) -> PathBuf {
+        self.state.join("switching.json")
+    }
+
     pub fn lifeline(&self) -> PathBuf {
         self.state.join("lifeline.kubeconfig")
     }

@@ -16,11 +16,12 @@ use tracing::info;
 
 use crate::core::{Event, Job, Own, Patience, Standing, Via, Void};
 use crate::files;
+use crate::handover::PendingHandover;
 use crate::judge::{Judgement, judge};
 use crate::link::{Link, link, who_am_i};
 use crate::machine::Machine;
 use crate::pair::OwnPair;
-use crate::store::{Access, new_request};
+use crate::store::{Access, Handled, Switching, new_request};
 
 /// So far ahead of ours the signer's clock may be.
 const SKEW: SignedDuration = SignedDuration::from_mins(5);
@@ -31,6 +32,8 @@ const AUTHENTICATION_LAG: SignedDuration = SignedDuration::from_secs(60);
 pub(crate) struct Candidate {
     pair: OwnPair,
     access: Access,
+    /// The way it came.
+    via: Via,
     link: Option<Link>,
 }
 
@@ -40,6 +43,7 @@ impl Machine {
         match made.and_then(|key| self.store.write_key(&key).map(|()| key).map_err(|e| e.to_string())) {
             Ok(key) => {
                 info!(firewall = %self.firewall, key = %key.public().thumbprint(), "key made");
+                self.public = Some(key.public());
                 self.key = Some(key);
                 self.advanced(Event::KeyMade);
             }
@@ -78,7 +82,7 @@ impl Machine {
         }
     }
 
-    pub(crate) fn write_request(&mut self, replacement: bool) {
+    pub(crate) fn write_request(&mut self, replacement: bool, via: Via) {
         let Some(key) = &self.key else { return };
         let made = new_request(&self.firewall, key, replacement).map_err(|e| e.to_string());
         match made.and_then(|made| {
@@ -89,7 +93,10 @@ impl Machine {
         }) {
             Ok(request) => {
                 self.request = Some(request);
-                self.advanced(Event::RequestWritten { replacement });
+                self.advanced(Event::RequestWritten {
+                    replacement,
+                    via: Some(via),
+                });
             }
             Err(problem) => self.failed(Job::Access, Patience::Normal, &problem),
         }
@@ -127,7 +134,7 @@ impl Machine {
                 self.judged(via, &link, &created, false);
             }
             Err(failure) if failure.is(Class::AlreadyExists) => self.look_at_request(via, link, true).await,
-            Err(failure) => self.failed(Job::Access, Patience::Normal, &failure),
+            Err(failure) => self.access_failed(via, &failure),
         }
     }
 
@@ -143,7 +150,7 @@ impl Machine {
             return;
         };
         if let Err(failure) = self.user(via, &mut link).await {
-            return self.failed(Job::Access, Patience::Normal, &failure);
+            return self.access_failed(via, &failure);
         }
         let requests: Api<CertificateSigningRequest> = Api::all(link.client.clone());
         match call(format!("get CertificateSigningRequest {name}"), requests.get(&name)).await {
@@ -155,7 +162,7 @@ impl Machine {
                 );
                 self.after(Event::RequestVoid(Void::Gone));
             }
-            Err(failure) => self.failed(Job::Access, Patience::Normal, &failure),
+            Err(failure) => self.access_failed(via, &failure),
         }
     }
 
@@ -163,7 +170,7 @@ impl Machine {
         let Some(request) = self.request.clone() else { return };
         if self.in_force(object) {
             // The switch was done, and cut off before the request was put away.
-            return self.finish_request();
+            return self.finish_request(via);
         }
         let user = link.user.clone().unwrap_or_default();
         match judge(object, request.pem.as_bytes(), &user) {
@@ -242,6 +249,7 @@ impl Machine {
         self.candidate = Some(Candidate {
             pair,
             access,
+            via,
             link: None,
         });
         self.advanced(Event::RequestStands(Standing::Issued));
@@ -312,8 +320,14 @@ impl Machine {
             return self.after(Event::RequestStands(Standing::Pending));
         };
         let written = (|| {
-            if self.access.as_ref() != Some(&candidate.access) {
-                self.store.write_access(&candidate.access)?;
+            if self.access.as_ref() != Some(&candidate.access) || candidate.via == Via::Handover {
+                let order = self.handover.as_ref().map(PendingHandover::order);
+                let switching = Switching {
+                    serial: candidate.pair.issued.serial.clone(),
+                    order: order.filter(|_| candidate.via == Via::Handover),
+                    previous: self.access.clone(),
+                };
+                self.store.begin_switch(&switching, &candidate.access)?;
             }
             self.store.switch_pair(&candidate.pair, key)?;
             self.store.install(&candidate.access)
@@ -327,26 +341,36 @@ impl Machine {
         self.pair = Some(candidate.pair);
         self.access = Some(candidate.access);
         self.own = candidate.link;
+        // What was seen of the seed before says nothing about this one.
+        self.offer = None;
+        self.state.offer = false;
+        self.judged = None;
         self.state.installed = true;
         self.refresh_told();
-        self.finish_request();
+        self.finish_request(candidate.via);
     }
 
-    fn finish_request(&mut self) {
-        let handled = crate::store::Handled {
+    fn finish_request(&mut self, via: Via) {
+        // The bootstrap kubeconfig that is there was used, or was overtaken by a handover. A renewal says nothing of it.
+        let bootstrap = self.bootstrap.as_ref().filter(|_| via != Via::Own);
+        let handled = Handled {
             pending: false,
+            bootstrap: bootstrap.map_or_else(|| self.handled.bootstrap.clone(), |known| Some(known.hash.clone())),
             ..self.handled.clone()
         };
         let put_away = (|| {
             if handled != self.handled {
                 self.store.write_handled(&handled)?;
             }
-            self.store.remove_request()
+            self.forget_handover()?;
+            self.store.remove_request()?;
+            self.store.remove_switching()
         })();
         match (put_away, self.own_times()) {
             (Ok(()), Some(Own { renew_at, not_after })) => {
                 self.handled = handled;
                 self.request = None;
+                self.problems.remove("credential");
                 self.advanced(Event::Switched(Own { renew_at, not_after }));
             }
             (Err(error), _) => {
@@ -393,6 +417,7 @@ fn same_seed(known: &Access, new: &Access) -> bool {
 fn via_name(via: Via) -> &'static str {
     match via {
         Via::Bootstrap => "the bootstrap kubeconfig",
+        Via::Handover => "the handover",
         Via::Own => "our own certificate",
     }
 }

@@ -5,18 +5,17 @@ use cluster::api::call;
 use cluster::failure::{Class, Failure};
 use cluster::firewall::{Firewall, ShootAccess};
 use contract::access::{AgentAccess, Mode};
-use contract::kubeconfig::{CaBundle, Kubeconfig};
+use contract::kubeconfig::CaBundle;
 use contract::names::RENEW;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Secret;
-use kube::{Api, Client};
-use secrecy::ExposeSecret;
+use kube::Api;
 use tracing::info;
 
 use crate::core::{Event, Job, Patience, Via};
 use crate::link::Link;
 use crate::machine::Machine;
-use crate::store::{Access, StoreError};
+use crate::store::Access;
 
 /// How often both are read.
 const POLL: SignedDuration = SignedDuration::from_secs(10);
@@ -29,22 +28,6 @@ pub(crate) struct FirewallSeen {
     pub(crate) shoot_access: Option<ShootAccess>,
 }
 
-/// The kubeconfig for the shoot that lives without any seed.
-pub(crate) struct Lifeline {
-    pub(crate) client: Client,
-    text: String,
-}
-
-impl Lifeline {
-    pub(crate) fn new(kubeconfig: &Kubeconfig) -> Option<Self> {
-        let client = cluster::client::connect("the shoot (lifeline)", kubeconfig).ok()?;
-        Some(Self {
-            client,
-            text: kubeconfig.write().to_string(),
-        })
-    }
-}
-
 impl Machine {
     pub(crate) async fn read_seed(&mut self) {
         let link = match self.link(Via::Own) {
@@ -52,13 +35,19 @@ impl Machine {
             Err(problem) => return self.failed(Job::Seed, Patience::Normal, &problem),
         };
         match self.read_firewall(&link).await {
-            Ok(firewall) => self.firewall_read(firewall),
-            Err(failure) => return self.failed(Job::Seed, Patience::Normal, &failure),
+            Ok(firewall) => {
+                self.own_answered();
+                self.firewall_read(firewall);
+            }
+            Err(failure) => return self.own_failed(Job::Seed, Patience::Normal, &failure),
         }
         let name = format!("Secret {}/{}", link.access.namespace, self.firewall.agent_secret());
         match self.read_agent_secret(&link, &name).await {
-            Ok(access) => match self.told_by_seed(access) {
-                Ok(()) => self.done(Job::Seed, POLL),
+            Ok(access) => match self.told_by_seed(&access) {
+                Ok(()) => {
+                    self.lifeline_offered(&access).await;
+                    self.done(Job::Seed, POLL);
+                }
                 Err(problem) => self.failed(Job::Seed, Patience::Normal, &format!("{name}: {problem}")),
             },
             Err(ReadError::Failed(failure)) if failure.is(Class::NotFound) || failure.is(Class::Forbidden) => {
@@ -75,6 +64,7 @@ impl Machine {
                     &format!("{failure}; the firewall-approver writes it"),
                 );
             }
+            Err(ReadError::Failed(failure)) => self.own_failed(Job::Seed, Patience::Normal, &failure),
             Err(error) => self.failed(Job::Seed, Patience::Normal, &error),
         }
     }
@@ -112,43 +102,29 @@ impl Machine {
     }
 
     /// What the seed says over the channel that our certificate opened.
-    fn told_by_seed(&mut self, told: AgentAccess) -> Result<(), String> {
+    fn told_by_seed(&mut self, told: &AgentAccess) -> Result<(), String> {
         let Some(mut access) = self.access.clone() else {
             return Ok(());
         };
         let ca = CaBundle::from_pem(&told.ca).map_err(|e| format!("key \"ca.crt\" {e}"))?;
-        self.keep_lifeline(&told)?;
         let Mode::Certificate = told.mode;
         let offered = told.server != access.server || ca.pem() != access.ca;
         access.seed = Some(told.seed.clone());
         access.handover_keys.clone_from(&told.handover_keys);
         if self.access.as_ref() != Some(&access) {
-            self.store.write_access(&access).map_err(|e| e.to_string())?;
+            self.store.keep_access(&access).map_err(|e| e.to_string())?;
             info!(firewall = %self.firewall, seed = %told.seed, "the seed's id and handover keys are known");
             self.access = Some(access);
+            // A handover that was not believed may be, by another key.
+            self.judged = None;
+            self.consider();
             self.report_soon();
         }
-        self.offer = offered.then_some(told);
+        self.offer = offered.then(|| told.clone());
         if offered != self.state.offer {
             self.after(if offered { Event::OfferFound } else { Event::OfferTaken });
         }
         self.refresh_reportable();
-        Ok(())
-    }
-
-    fn keep_lifeline(&mut self, told: &AgentAccess) -> Result<(), String> {
-        let Some(text) = &told.lifeline else { return Ok(()) };
-        let kubeconfig = Kubeconfig::read("in key \"lifeline\"", text.expose_secret()).map_err(|e| e.to_string())?;
-        let text = kubeconfig.write();
-        if self.lifeline.as_ref().is_some_and(|known| known.text == *text) {
-            return Ok(());
-        }
-        let path = self.store.paths.lifeline();
-        self.store
-            .write_kubeconfig(&path, &text)
-            .map_err(|e: StoreError| e.to_string())?;
-        self.lifeline = Lifeline::new(&kubeconfig);
-        info!(firewall = %self.firewall, "lifeline into the shoot received");
         Ok(())
     }
 
@@ -180,7 +156,7 @@ impl Machine {
         // In this order, for it has let us in: after a kill in between, the next start installs it.
         let written = self
             .store
-            .write_access(&candidate)
+            .keep_access(&candidate)
             .and_then(|()| self.store.install(&candidate));
         if let Err(error) = written {
             return self.failed(Job::Offer, Patience::Normal, &error);
@@ -197,7 +173,9 @@ impl Machine {
     /// A report needs the seed's id and a way into the shoot.
     pub(crate) fn refresh_reportable(&mut self) {
         let seed = self.access.as_ref().is_some_and(|access| access.seed.is_some());
-        self.state.reportable = seed && (self.lifeline.is_some() || self.shoot.is_some());
+        self.state.lifeline = self.lifeline.is_some();
+        self.state.shoot_way = self.lifeline.is_some() || self.shoot.is_some() || self.old_shoot.is_some();
+        self.state.reportable = seed && self.state.shoot_way;
     }
 }
 

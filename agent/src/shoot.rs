@@ -123,13 +123,13 @@ impl Machine {
                 expires,
                 text: SecretString::from(text.to_string()),
             });
-            self.refresh_reportable();
+            self.ways_changed();
         }
         Ok(token_refresh_at(life, Timestamp::now()))
     }
 }
 
-type Life = Option<(Timestamp, Timestamp)>;
+pub(crate) type Life = Option<(Timestamp, Timestamp)>;
 
 async fn fetch(seed: &Client, access: &ShootAccess) -> Result<(Kubeconfig, Life), ShootError> {
     let secret = name(access, &access.generic_kubeconfig_secret_name);
@@ -247,7 +247,7 @@ fn leads_to_us(server: &str, access: &ShootAccess) -> bool {
 }
 
 /// When a token was issued and when it ends, if it says so. Nothing is decided by it but when to look again.
-fn life(token: &str) -> Life {
+pub(crate) fn life(token: &str) -> Life {
     #[derive(Deserialize)]
     struct Claims {
         iat: i64,

@@ -27,6 +27,21 @@ pub struct Status {
     pub certificate: Option<CertificateStatus>,
     pub request: Option<RequestStatus>,
     pub shoot: ShootStatus,
+    /// How the seed answers to our certificate.
+    #[serde(default)]
+    pub seed_answers: Option<String>,
+    /// The seed does not accept our certificate any more.
+    #[serde(default)]
+    pub refused: bool,
+    /// Number of the newest handover that was taken up.
+    #[serde(default)]
+    pub taken_up: Option<String>,
+    /// The handover that is being used.
+    #[serde(default)]
+    pub handover: Option<HandoverStatus>,
+    /// How many messages were refused since the start, by the kind of the refusal.
+    #[serde(default)]
+    pub refused_handovers: BTreeMap<String, u64>,
     /// When the last report arrived.
     pub reported: Option<Timestamp>,
     pub clock_skew_seconds: Option<i64>,
@@ -61,6 +76,15 @@ pub struct ShootStatus {
     pub token_expires: Option<Timestamp>,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HandoverStatus {
+    pub order: String,
+    pub seed: String,
+    pub reason: String,
+    pub expires: Timestamp,
+}
+
 #[derive(Debug, Error)]
 pub enum StatusError {
     #[error(transparent)]
@@ -92,6 +116,9 @@ impl Status {
         };
         line("firewall", self.firewall.clone());
         line("seed", self.server.clone().unwrap_or_else(none));
+        if let Some(answers) = &self.seed_answers {
+            line("seed is", answers.clone());
+        }
         line("seed id", self.seed.clone().unwrap_or_else(none));
         line("namespace", self.namespace.clone().unwrap_or_else(none));
         line("key", self.key.as_ref().map_or_else(none, ToString::to_string));
@@ -104,6 +131,27 @@ impl Status {
                 )
             }),
         );
+        if self.refused {
+            line(
+                "refused",
+                "the seed does not accept this certificate any more".to_owned(),
+            );
+        }
+        if let Some(taken_up) = &self.taken_up {
+            line("taken up", format!("handover {taken_up}"));
+        }
+        if let Some(handover) = &self.handover {
+            line(
+                "handover",
+                format!(
+                    "{} to seed {} ({}) is being used, until {}",
+                    handover.order, handover.seed, handover.reason, handover.expires
+                ),
+            );
+        }
+        for (kind, count) in &self.refused_handovers {
+            line("handovers", format!("{count} refused: {kind}"));
+        }
         if let Some(request) = &self.request {
             line("request", format!("{} ({})", request.name, request.standing));
         }
@@ -195,6 +243,16 @@ impl Machine {
                 lifeline: self.lifeline.is_some(),
                 token_expires: self.shoot.as_ref().and_then(|shoot| shoot.expires),
             },
+            seed_answers: self.probe.map(str::to_owned),
+            refused: self.state.refused,
+            taken_up: (self.fence.digest.is_some()).then(|| self.fence.order.to_string()),
+            handover: self.handover.as_ref().map(|handover| HandoverStatus {
+                order: handover.order().to_string(),
+                seed: handover.seed.clone(),
+                reason: handover.reason.clone(),
+                expires: handover.expires,
+            }),
+            refused_handovers: self.refused_handovers.clone(),
             reported: self.sent.as_ref().map(|sent| sent.at),
             clock_skew_seconds: self.clock_skew,
             waits: waits(why).to_owned(),
@@ -225,11 +283,13 @@ fn waits(why: Why) -> &'static str {
         Why::Undecided => "somebody to decide about its request: is the firewall-approver running?",
         Why::Unsigned => "somebody to sign its approved request: does this seed sign client certificates?",
         Why::NoCredential => {
-            "a credential: it has neither a certificate in force nor a bootstrap kubeconfig that can be used"
+            "a credential: it has neither a certificate that the seed accepts nor a bootstrap kubeconfig that can be used"
         }
         Why::Failed(Job::Access) => "the next try for a certificate",
         Why::Failed(Job::Clock) => "the next try to ask the seed for its time",
         Why::Failed(Job::Consumer) => "the next try to tell the consumer",
+        Why::Failed(Job::Handover) => "the next look for a handover",
+        Why::Failed(Job::Lifeline) => "the next try to renew its lifeline",
         Why::Failed(Job::Offer) => "the next try of the server and CA that the seed told of",
         Why::Failed(Job::Report) => "the next try to report",
         Why::Failed(Job::Seed) => "the next try to read the seed",

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use contract::csr::{self, CsrError};
+use contract::handover::{Fence, Order};
 use contract::key::{KeyError, PrivateKey, PublicKey};
 use contract::kubeconfig::{CaBundle, Credential, Kubeconfig, KubeconfigError};
 use contract::names::FirewallName;
@@ -14,6 +15,7 @@ use thiserror::Error;
 use zeroize::Zeroizing;
 
 use crate::files::{self, FileError};
+use crate::handover::PendingHandover;
 use crate::pair::{OwnPair, pair_file, parse_pair};
 use crate::paths::{Paths, SEED_KUBECONFIG};
 
@@ -91,6 +93,24 @@ pub(crate) struct Handled {
     /// Hash of the consumer's kubeconfig that the consumer was last told of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub told: Option<String>,
+    /// Hash of the bootstrap kubeconfig that was used or found last: another one was put there by a person.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bootstrap: Option<String>,
+    /// Hash of the lifeline that the seed offered last and that was taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lifeline: Option<String>,
+}
+
+/// A switch to another seed under way. Until the pair is in force, the seed of before is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Switching {
+    /// Of the certificate that is switched to.
+    pub serial: String,
+    /// The handover that led to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order: Option<Order>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous: Option<Access>,
 }
 
 #[derive(Debug)]
@@ -205,6 +225,87 @@ impl Store {
             let (path, problem) = (self.paths.access(), e.fault.to_string());
             FileError::Unreadable { path, problem }.into()
         })
+    }
+
+    /// The handover that is not used yet. One that cannot be read counts as none: the next one comes.
+    pub(crate) fn handover(&self) -> Result<Option<PendingHandover>, StoreError> {
+        self.json(&self.paths.handover())
+    }
+
+    pub(crate) fn write_handover(&self, handover: &PendingHandover) -> Result<(), StoreError> {
+        self.write_json(&self.paths.handover(), handover)
+    }
+
+    pub(crate) fn remove_handover(&self) -> Result<(), StoreError> {
+        Ok(files::remove(&self.paths.handover())?)
+    }
+
+    /// Never behind a handover that stands beside it: a kill between the two writes lets nothing older in.
+    pub(crate) fn fence(&self, pending: Option<&PendingHandover>) -> Result<Fence, StoreError> {
+        let fence: Fence = self.json(&self.paths.fence())?.unwrap_or_default();
+        match pending {
+            Some(pending) if pending.order() > fence.order => Ok(pending.fence.clone()),
+            _ => Ok(fence),
+        }
+    }
+
+    pub(crate) fn write_fence(&self, fence: &Fence) -> Result<(), StoreError> {
+        self.write_json(&self.paths.fence(), fence)
+    }
+
+    pub(crate) fn switching(&self) -> Result<Option<Switching>, StoreError> {
+        self.json(&self.paths.switching())
+    }
+
+    pub(crate) fn write_switching(&self, switching: &Switching) -> Result<(), StoreError> {
+        self.write_json(&self.paths.switching(), switching)
+    }
+
+    pub(crate) fn remove_switching(&self) -> Result<(), StoreError> {
+        Ok(files::remove(&self.paths.switching())?)
+    }
+
+    /// The seed and the handover that count after a kill: until its pair is in force, a switch has not happened, and
+    /// after that a handover that led to it is used. What was written for a switch that has not happened stays, so that
+    /// the next try has less to write: it comes to its end however often it is killed.
+    pub(crate) fn recover(
+        &self,
+        pair: Option<&OwnPair>,
+        access: Option<Access>,
+        pending: Option<PendingHandover>,
+    ) -> Result<(Option<Access>, Option<PendingHandover>), StoreError> {
+        let Some(switching) = self.switching()? else {
+            return Ok((access, pending));
+        };
+        if pair.is_none_or(|pair| pair.issued.serial != switching.serial) {
+            return Ok((switching.previous.or(access), pending));
+        }
+        let used = pending
+            .as_ref()
+            .is_some_and(|pending| Some(pending.order()) == switching.order);
+        if used {
+            self.write_fence(&self.fence(pending.as_ref())?)?;
+            self.remove_handover()?;
+        }
+        self.remove_switching()?;
+        Ok((access, pending.filter(|_| !used)))
+    }
+
+    /// Writes the seed that is worked with, and with it gives up a switch that has not happened.
+    pub(crate) fn keep_access(&self, access: &Access) -> Result<(), StoreError> {
+        self.write_access(access)?;
+        self.remove_switching()
+    }
+
+    /// Writes where a switch leads, once it is written where it came from.
+    pub(crate) fn begin_switch(&self, switching: &Switching, access: &Access) -> Result<(), StoreError> {
+        if switching.previous.is_some() && self.switching()?.as_ref() != Some(switching) {
+            self.write_switching(switching)?;
+        }
+        if self.access()?.as_ref() != Some(access) {
+            self.write_access(access)?;
+        }
+        Ok(())
     }
 
     pub(crate) fn handled(&self) -> Result<Handled, StoreError> {

@@ -3,6 +3,7 @@
 
 pub mod api;
 pub mod client;
+pub mod clock;
 pub mod failure;
 pub mod firewall;
 pub mod log;

@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::backoff::{LONGEST, Patience, delay, later};
-use super::{Job, Own, Request, Standing, State};
+use super::{Job, Own, Pending, Request, Standing, State, Via};
 
 /// Within this time after the issue a refusal of permission is taken for a Role that is still on its way.
 const LAG: SignedDuration = SignedDuration::from_secs(60);
@@ -12,6 +12,14 @@ const FIRST_POLLS: [i64; 4] = [100, 200, 400, 800];
 const FAST_POLL: SignedDuration = SignedDuration::from_secs(2);
 const FAST_POLLS_LAST: SignedDuration = SignedDuration::from_secs(60);
 const SLOW_POLL: SignedDuration = SignedDuration::from_secs(10);
+/// So many refusals in a row are no accident of an API server that restarts.
+pub const REFUSALS: u32 = 3;
+/// Between them lies as much, or half of it.
+const REFUSAL_RETRY: i64 = 2_000;
+/// A thousand agents see a handover at once; they come one after the other within this time.
+const SPREAD_MILLIS: u64 = 500;
+/// Whoever fills our FirewallMonitor with nonsense is listened to no more often than this.
+const AFTER_REFUSAL: SignedDuration = SignedDuration::from_secs(2);
 
 /// How an action ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +29,7 @@ pub enum Event {
     RenewalAccepted,
     RequestWritten {
         replacement: bool,
+        via: Option<Via>,
     },
     /// The seed has our request, and this is how it stands there.
     RequestStands(Standing),
@@ -33,6 +42,20 @@ pub enum Event {
     Switched(Own),
     OfferFound,
     OfferTaken,
+    /// The seed answered to our own certificate.
+    OwnAccepted,
+    OwnRefused,
+    /// A message that was not judged yet stands in our FirewallMonitor.
+    HandoverFound,
+    /// It changes nothing; quiet if whoever wrote it has nothing to say to us.
+    HandoverRefused {
+        quiet: bool,
+    },
+    /// It was the newest handover, and is on disk.
+    HandoverTaken {
+        expires: Timestamp,
+    },
+    HandoverDropped,
     /// Done, and due again then.
     Done(Job, Timestamp),
     Failed(Job, Patience),
@@ -55,10 +78,11 @@ impl State {
             Event::KeyMade => self.key = true,
             Event::Installed => self.installed = true,
             Event::RenewalAccepted => self.renewal = true,
-            Event::RequestWritten { replacement } => {
+            Event::RequestWritten { replacement, via } => {
                 self.replacing = false;
                 self.request = Some(Request {
                     standing: Standing::Written,
+                    via,
                     replacement,
                     sent: None,
                     polls: 0,
@@ -81,6 +105,43 @@ impl State {
             Event::Switched(own) => return self.switched(own, now),
             Event::OfferFound => self.offer = true,
             Event::OfferTaken => self.offer = false,
+            Event::OwnAccepted => {
+                self.refusals = 0;
+                if std::mem::take(&mut self.refused) {
+                    self.pace_mut(Job::Report).succeed(now);
+                }
+                return;
+            }
+            Event::OwnRefused => return self.own_refused(now),
+            Event::HandoverFound => {
+                let spread = super::backoff::mix(self.seed) % (SPREAD_MILLIS + 1);
+                let at = later(now, SignedDuration::from_millis(i64::try_from(spread).unwrap_or(0)));
+                // The one who was refused last sets the pace for the next.
+                self.found = Some(
+                    self.quiet_until
+                        .map_or(at, |quiet| at.max(quiet.min(later(now, AFTER_REFUSAL)))),
+                );
+                return;
+            }
+            Event::HandoverRefused { quiet } => {
+                self.found = None;
+                self.quiet_until = quiet.then(|| later(now, AFTER_REFUSAL));
+                return;
+            }
+            Event::HandoverTaken { expires } => {
+                self.found = None;
+                self.handover = Some(Pending { expires, since: now });
+                self.denials = 0;
+                self.replacing = false;
+                // Whatever was asked for on another way, or with the handover before, is asked for anew.
+                self.set_standing(Standing::Void);
+                self.pace_mut(Job::Report).succeed(now);
+            }
+            Event::HandoverDropped => {
+                self.handover = None;
+                self.set_standing(Standing::Void);
+                self.pace_mut(Job::Report).succeed(now);
+            }
             // No later than the longest wait: what is due further ahead is looked at in between.
             Event::Done(job, again) => return self.pace_mut(job).succeed(again.min(later(now, LONGEST))),
             Event::Failed(job, patience) => return self.fail(job, patience, now),
@@ -98,6 +159,9 @@ impl State {
         self.installed = true;
         self.renewal = false;
         self.request = None;
+        self.handover = None;
+        self.refusals = 0;
+        self.refused = false;
         for job in [Job::Seed, Job::Shoot, Job::Report] {
             self.pace_mut(job).succeed(now);
         }
@@ -141,6 +205,21 @@ impl State {
             let wait = delay(Patience::Slow, self.denials, self.seed);
             self.denials = self.denials.saturating_add(1);
             self.pace_mut(Job::Access).succeed(later(now, wait));
+        }
+    }
+
+    /// It is tried again quickly until it is sure, and then as patiently as everything that fails.
+    fn own_refused(&mut self, now: Timestamp) {
+        self.refusals = self.refusals.saturating_add(1);
+        if self.refusals < REFUSALS {
+            let spread = super::backoff::mix(self.seed ^ u64::from(self.refusals)) % 1_000;
+            let wait = REFUSAL_RETRY - i64::try_from(spread).unwrap_or(0);
+            self.pace_mut(Job::Seed).at = later(now, SignedDuration::from_millis(wait));
+        } else if !self.refused {
+            self.refused = true;
+            self.pace_mut(Job::Access).succeed(now);
+            self.pace_mut(Job::Report).succeed(now);
+            self.pace_mut(Job::Handover).succeed(now);
         }
     }
 

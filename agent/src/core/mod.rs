@@ -9,9 +9,9 @@ mod times;
 use jiff::Timestamp;
 
 pub use backoff::{Pace, Patience};
-pub use learn::{Event, Void};
+pub use learn::{Event, REFUSALS, Void};
 pub use next::next;
-pub use times::{RENEWAL_EARLIEST, RENEWAL_LATEST, renewal_at, token_refresh_at};
+pub use times::{RENEWAL_EARLIEST, RENEWAL_LATEST, lifeline_renewal_at, renewal_at, token_refresh_at};
 
 /// What is tried again on its own when it fails, without holding up the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,6 +22,10 @@ pub enum Job {
     Clock,
     /// Telling the consumer that its way to the seed changed.
     Consumer,
+    /// Looking whether a handover stands in our FirewallMonitor, in case a watch did not say so.
+    Handover,
+    /// The lifeline's token and CA.
+    Lifeline,
     /// Another server or CA that the seed told of.
     Offer,
     Report,
@@ -32,10 +36,12 @@ pub enum Job {
 }
 
 impl Job {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::Access,
         Self::Clock,
         Self::Consumer,
+        Self::Handover,
+        Self::Lifeline,
         Self::Offer,
         Self::Report,
         Self::Seed,
@@ -48,6 +54,8 @@ impl Job {
             Self::Access => "seed access",
             Self::Clock => "clock",
             Self::Consumer => "hook",
+            Self::Handover => "looking for a handover",
+            Self::Lifeline => "lifeline",
             Self::Offer => "new server or CA",
             Self::Report => "report",
             Self::Seed => "reading the seed",
@@ -77,6 +85,20 @@ pub struct State {
     pub denials: u32,
     /// The seed offers another server or CA.
     pub offer: bool,
+    /// When to look at the message that stands in our FirewallMonitor.
+    pub found: Option<Timestamp>,
+    /// The last message was refused: another is not judged before.
+    pub quiet_until: Option<Timestamp>,
+    /// The handover that was taken up and has not led to a certificate yet.
+    pub handover: Option<Pending>,
+    /// Answers in a row that refused our own certificate.
+    pub refusals: u32,
+    /// The seed does not accept our own certificate any more.
+    pub refused: bool,
+    /// There is a client for the shoot.
+    pub shoot_way: bool,
+    /// There is a lifeline.
+    pub lifeline: bool,
     /// Our Firewall was read since the start.
     pub firewall_read: bool,
     /// There is what a report needs: the seed's id and a way into the shoot.
@@ -96,6 +118,11 @@ impl State {
     pub(crate) fn live(&self, now: Timestamp) -> bool {
         self.own.is_some_and(|own| now < own.not_after)
     }
+
+    /// Whether our own certificate can be worked with.
+    pub(crate) fn accepted(&self, now: Timestamp) -> bool {
+        self.live(now) && !self.refused
+    }
 }
 
 /// When the certificate in use ends, and when to renew it.
@@ -105,10 +132,20 @@ pub struct Own {
     pub not_after: Timestamp,
 }
 
+/// A handover that was taken up and not used yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pending {
+    pub expires: Timestamp,
+    /// When this process took it up.
+    pub since: Timestamp,
+}
+
 /// The certificate request in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     pub standing: Standing,
+    /// Whose way it was made for; not known of one that an earlier process made.
+    pub via: Option<Via>,
     /// It was made because the one before was spoilt before we sent it.
     pub replacement: bool,
     /// When this process first had it in the seed.
@@ -138,6 +175,8 @@ pub enum Standing {
 pub struct Seen {
     /// There is a bootstrap kubeconfig that can be used.
     pub bootstrap: bool,
+    /// And a person put it there since we came in: it goes before our own certificate.
+    pub bootstrap_new: bool,
     /// Somebody asks for a renewal that was not taken up yet.
     pub renewal: bool,
 }
@@ -146,6 +185,7 @@ pub struct Seen {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Via {
     Bootstrap,
+    Handover,
     Own,
 }
 
@@ -156,8 +196,13 @@ pub enum Action {
     Install,
     /// Take up a renewal, on disk, so that it is done once.
     AcceptRenewal,
+    /// Judge the message that stands in our FirewallMonitor.
+    TakeUp,
+    /// Forget a handover that expired before it could be used.
+    DropHandover,
     WriteRequest {
         replacement: bool,
+        via: Via,
     },
     SendRequest(Via),
     PollRequest(Via),
@@ -165,7 +210,9 @@ pub enum Action {
     TryCandidate,
     Switch,
     TryOffer,
-    MeasureClock,
+    MeasureClock(Option<Via>),
+    LookForHandover,
+    RenewLifeline,
     ReadSeed,
     RefreshShoot,
     Report,
@@ -187,7 +234,7 @@ pub enum Why {
     Undecided,
     /// The request is approved, and nobody signs it.
     Unsigned,
-    /// Neither a certificate in force nor a bootstrap kubeconfig that can be used.
+    /// Neither a certificate that the seed accepts nor a bootstrap kubeconfig that can be used.
     NoCredential,
     /// The first of the jobs that failed.
     Failed(Job),

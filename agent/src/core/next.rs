@@ -10,10 +10,19 @@ use super::{Action, Job, Request, Seen, Standing, State, Via, Why};
 const UNDECIDED: SignedDuration = SignedDuration::from_mins(15);
 /// So long an answer may take before its absence is worth a word.
 const ANSWER: SignedDuration = SignedDuration::from_secs(5);
+/// So long a handover has to itself.
+const HOLD: SignedDuration = SignedDuration::from_secs(20);
 /// Nothing is waited for longer: whatever was overlooked is seen then.
 const LONGEST_WAIT: SignedDuration = SignedDuration::from_secs(60);
 
 pub fn next(state: &State, seen: &Seen, now: Timestamp) -> Action {
+    // Neither waits for whatever else failed.
+    if state.found.is_some_and(|at| due(at, now)) {
+        return Action::TakeUp;
+    }
+    if state.handover.is_some_and(|handover| handover.expires <= now) {
+        return Action::DropHandover;
+    }
     let access = if state.pace(Job::Access).due(now) {
         access(state, seen, now)
     } else {
@@ -22,18 +31,30 @@ pub fn next(state: &State, seen: &Seen, now: Timestamp) -> Action {
     if let Some(action) = access {
         return action;
     }
-    let job = |(job, action)| (wanted(state, seen, job, now) && state.pace(job).due(now)).then_some(action);
-    JOBS.into_iter().find_map(job).unwrap_or_else(|| wait(state, seen, now))
+    let ready = |job: &Job| wanted(state, seen, *job, now) && state.pace(*job).due(now);
+    match JOBS.into_iter().find(ready) {
+        Some(Job::Offer) => Action::TryOffer,
+        Some(Job::Seed) => Action::ReadSeed,
+        Some(Job::Shoot) => Action::RefreshShoot,
+        Some(Job::Handover) => Action::LookForHandover,
+        Some(Job::Clock) => Action::MeasureClock(at_hand(state, seen, now)),
+        Some(Job::Report) => Action::Report,
+        Some(Job::Lifeline) => Action::RenewLifeline,
+        Some(Job::Consumer) => Action::TellConsumer,
+        Some(Job::Access) | None => wait(state, seen, now),
+    }
 }
 
-/// In the order of their urgency. Telling the consumer may take long, so it comes last.
-const JOBS: [(Job, Action); 6] = [
-    (Job::Offer, Action::TryOffer),
-    (Job::Seed, Action::ReadSeed),
-    (Job::Shoot, Action::RefreshShoot),
-    (Job::Clock, Action::MeasureClock),
-    (Job::Report, Action::Report),
-    (Job::Consumer, Action::TellConsumer),
+/// In the order of their urgency: somebody may wait for a report with a handover in his hand. Telling the consumer may take long, so it comes last.
+const JOBS: [Job; 8] = [
+    Job::Report,
+    Job::Offer,
+    Job::Seed,
+    Job::Shoot,
+    Job::Handover,
+    Job::Clock,
+    Job::Lifeline,
+    Job::Consumer,
 ];
 
 fn access(state: &State, seen: &Seen, now: Timestamp) -> Option<Action> {
@@ -48,10 +69,13 @@ fn access(state: &State, seen: &Seen, now: Timestamp) -> Option<Action> {
     }
     let via = via(state, seen, now)?;
     match state.request {
+        // Its requester would be another one.
+        Some(request) if request.via.is_some_and(|made_for| made_for != via) => Some(Action::DropRequest),
         // A request that was made is brought to its end, even if it is not wanted any more: it may be in force already.
         Some(request) => in_flight(request, via, now),
-        None if certificate_wanted(state, now) => Some(Action::WriteRequest {
+        None if certificate_wanted(state, via, now) => Some(Action::WriteRequest {
             replacement: state.replacing,
+            via,
         }),
         None => None,
     }
@@ -72,29 +96,54 @@ fn given_up(request: &Request, now: Timestamp) -> bool {
     request.sent.is_some_and(|sent| sent.duration_until(now) >= UNDECIDED)
 }
 
-fn certificate_wanted(state: &State, now: Timestamp) -> bool {
-    state.renewal || state.own.is_none_or(|own| now >= own.renew_at || now >= own.not_after)
+fn certificate_wanted(state: &State, via: Via, now: Timestamp) -> bool {
+    // Whoever gave us another way wants it used, and whoever refuses what we have leaves no choice.
+    via != Via::Own || state.renewal || state.own.is_none_or(|own| now >= own.renew_at || now >= own.not_after)
 }
 
+/// Which way leads to a certificate: an authentic handover goes before everything, whatever still works; then what a
+/// person put there since; then our own certificate; at last the way we once came in.
 fn via(state: &State, seen: &Seen, now: Timestamp) -> Option<Via> {
-    if state.live(now) {
+    if state.handover.is_some_and(|handover| now < handover.expires) {
+        Some(Via::Handover)
+    } else if seen.bootstrap && seen.bootstrap_new {
+        Some(Via::Bootstrap)
+    } else if state.accepted(now) {
         Some(Via::Own)
     } else {
         seen.bootstrap.then_some(Via::Bootstrap)
     }
 }
 
+/// The credential that the seed we are at knows us by.
+fn at_hand(state: &State, seen: &Seen, now: Timestamp) -> Option<Via> {
+    if state.live(now) {
+        Some(Via::Own)
+    } else {
+        via(state, seen, now)
+    }
+}
+
+/// While a handover is being used, nothing waits for a seed that may be dead.
+fn held(state: &State, now: Timestamp) -> bool {
+    state
+        .handover
+        .is_some_and(|handover| !due(later(handover.since, HOLD), now))
+}
+
 /// Whether a job makes sense with what is at hand.
 fn wanted(state: &State, seen: &Seen, job: Job, now: Timestamp) -> bool {
     match job {
         Job::Access => true,
-        Job::Clock => via(state, seen, now).is_some(),
-        Job::Consumer => state.own.is_some() && state.installed && !state.told,
-        Job::Offer => state.live(now) && state.offer,
+        Job::Clock => (via(state, seen, now).is_some() || state.lifeline) && !held(state, now),
+        Job::Consumer => state.own.is_some() && state.installed && !state.told && !held(state, now),
+        Job::Handover => state.shoot_way,
+        Job::Lifeline => state.lifeline && !held(state, now),
+        Job::Offer => state.live(now) && state.offer && !held(state, now),
         // Without the seed a report still goes through the shoot: it is how the others learn of the trouble.
         Job::Report => state.key && state.reportable,
-        Job::Seed => state.live(now),
-        Job::Shoot => state.live(now) && state.firewall_read,
+        Job::Seed => state.live(now) && !held(state, now),
+        Job::Shoot => state.live(now) && state.firewall_read && !held(state, now),
     }
 }
 
@@ -112,6 +161,13 @@ fn wait(state: &State, seen: &Seen, now: Timestamp) -> Action {
     }
     if let Some(request) = state.request {
         sooner(request.poll_at);
+    }
+    if let Some(found) = state.found {
+        sooner(found);
+    }
+    if let Some(handover) = state.handover {
+        sooner(handover.expires);
+        sooner(later(handover.since, HOLD));
     }
     if let Some(own) = state.own {
         sooner(own.renew_at);
@@ -141,11 +197,13 @@ fn why(state: &State, seen: &Seen, now: Timestamp) -> Why {
             _ => return Why::Answer,
         }
     }
-    const SHOWN: [Job; 6] = [
+    const SHOWN: [Job; 8] = [
         Job::Seed,
         Job::Offer,
         Job::Shoot,
         Job::Report,
+        Job::Handover,
+        Job::Lifeline,
         Job::Consumer,
         Job::Clock,
     ];

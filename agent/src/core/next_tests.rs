@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::core::{Event, Own, Patience, Void};
+use crate::core::{Event, Own, Patience, Pending, Void};
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
@@ -38,6 +38,7 @@ fn in_force() -> State {
 fn with_request(mut state: State, standing: Standing) -> State {
     state.request = Some(Request {
         standing,
+        via: None,
         replacement: false,
         sent: None,
         polls: 0,
@@ -48,14 +49,17 @@ fn with_request(mut state: State, standing: Standing) -> State {
 
 const BOOTSTRAP: Seen = Seen {
     bootstrap: true,
+    bootstrap_new: false,
     renewal: false,
 };
 const NOTHING: Seen = Seen {
     bootstrap: false,
+    bootstrap_new: false,
     renewal: false,
 };
 const ASKED: Seen = Seen {
     bootstrap: false,
+    bootstrap_new: false,
     renewal: true,
 };
 
@@ -83,7 +87,14 @@ fn the_way_to_a_certificate_goes_step_by_step() {
         installed: false,
         ..in_force()
     };
-    let write = Action::WriteRequest { replacement: false };
+    let write = Action::WriteRequest {
+        replacement: false,
+        via: Via::Bootstrap,
+    };
+    let renew = Action::WriteRequest {
+        replacement: false,
+        via: Via::Own,
+    };
     let table = [
         ("no key", State::default(), BOOTSTRAP, Action::MakeKey),
         ("a key only", fresh(), BOOTSTRAP, write),
@@ -94,7 +105,10 @@ fn the_way_to_a_certificate_goes_step_by_step() {
                 ..fresh()
             },
             BOOTSTRAP,
-            Action::WriteRequest { replacement: true },
+            Action::WriteRequest {
+                replacement: true,
+                via: Via::Bootstrap,
+            },
         ),
         (
             "written",
@@ -133,9 +147,9 @@ fn the_way_to_a_certificate_goes_step_by_step() {
             Action::DropRequest,
         ),
         ("a switch cut short", cut_short, NOTHING, Action::Install),
-        ("due for renewal", due, NOTHING, write),
+        ("due for renewal", due, NOTHING, renew),
         ("a renewal is asked for", in_force(), ASKED, Action::AcceptRenewal),
-        ("a renewal was taken up", asked.clone(), ASKED, write),
+        ("a renewal was taken up", asked.clone(), ASKED, renew),
         (
             "renewing goes through the own certificate",
             with_request(asked, Standing::Written),
@@ -160,6 +174,7 @@ fn what_is_waited_for_has_a_name() {
     let sent = |standing, ago: i64| {
         let request = Request {
             standing,
+            via: None,
             replacement: false,
             sent: Some(at(NOW - ago)),
             polls: 9,
@@ -200,9 +215,18 @@ fn a_request_that_was_spoilt_before_it_was_sent_is_replaced_at_once_and_once() {
     state.after(Event::RequestDropped, now());
     assert_eq!(
         next(&state, &BOOTSTRAP, now()),
-        Action::WriteRequest { replacement: true }
+        Action::WriteRequest {
+            replacement: true,
+            via: Via::Bootstrap
+        }
     );
-    state.after(Event::RequestWritten { replacement: true }, now());
+    state.after(
+        Event::RequestWritten {
+            replacement: true,
+            via: Some(Via::Bootstrap),
+        },
+        now(),
+    );
     state.after(Event::RequestVoid(Void::Spoilt), now());
     state.after(Event::Done(Job::Clock, at(NOW + 300)), now());
     assert!(matches!(next(&state, &BOOTSTRAP, now()), Action::Wait { .. }));
@@ -213,7 +237,13 @@ fn refusals_are_answered_more_and_more_slowly() {
     let mut state = fresh();
     let mut waits = Vec::new();
     for _ in 0..4 {
-        state.after(Event::RequestWritten { replacement: false }, now());
+        state.after(
+            Event::RequestWritten {
+                replacement: false,
+                via: Some(Via::Bootstrap),
+            },
+            now(),
+        );
         state.after(Event::RequestStands(Standing::Pending), now());
         state.after(Event::RequestVoid(Void::Refused), now());
         waits.push(now().duration_until(state.pace(Job::Access).at).as_secs());
@@ -288,71 +318,97 @@ fn standing() -> impl Strategy<Value = Standing> {
 
 prop_compose! {
     fn any_state()(
-        flags in prop::array::uniform10(any::<bool>()),
+        flags in prop::array::uniform12(any::<bool>()),
         seed in any::<u64>(),
         own in prop::option::of((-100_i64..100, 0_i64..100)),
-        request in prop::option::of((standing(), any::<bool>(), prop::option::of(-2000_i64..10), 0_u32..20, -20_i64..20)),
-        paces in prop::array::uniform7((0_u32..20, -400_i64..400)),
+        request in prop::option::of((standing(), any::<bool>(), prop::option::of(-2000_i64..10), 0_u32..20, -20_i64..20, some_via())),
+        paces in prop::array::uniform9((0_u32..20, -400_i64..400)),
         denials in 0_u32..20,
+        refusals in 0_u32..5,
+        found in prop::option::of(-5_i64..5),
+        handover in prop::option::of((-100_i64..100, -100_i64..1)),
     ) -> State {
         State {
-            seed, denials,
+            seed, denials, refusals,
             key: flags[0], installed: flags[1], told: flags[2], renewal: flags[3], replacing: flags[4],
             offer: flags[5], firewall_read: flags[6], reportable: flags[7],
+            refused: flags[8], shoot_way: flags[9], lifeline: flags[10],
+            quiet_until: flags[11].then(|| at(NOW + 1)),
+            found: found.map(|found| at(NOW + found)),
+            handover: handover.map(|(expires, since)| Pending { expires: at(NOW + expires), since: at(NOW + since) }),
             own: own.map(|(renew, rest)| Own { renew_at: at(NOW + renew), not_after: at(NOW + renew + rest) }),
-            request: request.map(|(standing, replacement, sent, polls, poll)| Request {
-                standing, replacement, polls, sent: sent.map(|sent| at(NOW + sent)), poll_at: at(NOW + poll),
+            request: request.map(|(standing, replacement, sent, polls, poll, via)| Request {
+                standing, replacement, polls, via, sent: sent.map(|sent| at(NOW + sent)), poll_at: at(NOW + poll),
             }),
             paces: paces.map(|(failures, pace)| crate::core::Pace { failures, at: at(NOW + pace) }),
         }
     }
 }
 
+fn some_via() -> impl Strategy<Value = Option<Via>> {
+    prop::sample::select(vec![None, Some(Via::Own), Some(Via::Bootstrap), Some(Via::Handover)])
+}
+
 /// What may come of an action: the worst and the best alike.
-fn outcome(action: Action, luck: u8) -> Vec<Event> {
+fn outcome(action: Action, luck: u8, now: Timestamp) -> Vec<Event> {
+    let soon = |seconds: i64| later(now, SignedDuration::from_secs(seconds));
     let failed = |job| vec![Event::Failed(job, Patience::Lag)];
     let done = |job, events: &[Event]| {
-        [
-            events,
-            &[Event::Done(job, at(NOW + if job == Job::Shoot { 100_000 } else { 10 }))],
-        ]
-        .concat()
+        let again = if job == Job::Shoot { 100_000 } else { 10 };
+        [events, &[Event::Done(job, soon(again))]].concat()
     };
     let good = luck.is_multiple_of(2);
     match (action, luck % 8) {
         (Action::MakeKey, _) if good => vec![Event::KeyMade],
         (Action::Install, _) if good => vec![Event::Installed],
         (Action::AcceptRenewal, _) if good => vec![Event::RenewalAccepted],
-        (Action::WriteRequest { replacement }, _) if good => vec![Event::RequestWritten { replacement }],
+        (Action::TakeUp, _) if good => vec![Event::HandoverTaken { expires: soon(900) }],
+        (Action::TakeUp, _) => vec![Event::HandoverRefused { quiet: luck % 8 == 1 }],
+        (Action::DropHandover, _) => vec![Event::HandoverDropped],
+        (Action::WriteRequest { replacement, via }, _) if good => {
+            vec![Event::RequestWritten {
+                replacement,
+                via: Some(via),
+            }]
+        }
         (Action::SendRequest(_) | Action::PollRequest(_), 0) => vec![Event::RequestStands(Standing::Pending)],
         (Action::SendRequest(_) | Action::PollRequest(_), 1) => vec![Event::RequestStands(Standing::Approved)],
         (Action::SendRequest(_) | Action::PollRequest(_), 2) => vec![Event::RequestStands(Standing::Issued)],
         (Action::SendRequest(_) | Action::PollRequest(_), 3) => vec![Event::RequestVoid(Void::Spoilt)],
         (Action::SendRequest(_) | Action::PollRequest(_), 4) => vec![Event::RequestVoid(Void::Gone)],
         (Action::SendRequest(_) | Action::PollRequest(_), 5) => vec![Event::RequestVoid(Void::Refused)],
+        (Action::SendRequest(Via::Own) | Action::PollRequest(Via::Own), 6) => {
+            vec![Event::Failed(Job::Access, Patience::Normal), Event::OwnRefused]
+        }
         (Action::TryCandidate, 0) => vec![Event::NotPermitted],
         (Action::TryCandidate, 1) => vec![Event::RequestVoid(Void::Refused)],
         (Action::TryCandidate, 2..5) => vec![Event::CandidateTried],
         (Action::DropRequest, _) if good => vec![Event::RequestDropped],
         (Action::Switch, 0) => vec![Event::Switched(Own {
-            renew_at: at(NOW - 5),
-            not_after: at(NOW + 5),
+            renew_at: soon(-5),
+            not_after: soon(5),
         })],
         (Action::Switch, 2) => vec![Event::Switched(Own {
-            renew_at: at(NOW + 5),
-            not_after: at(NOW + 9),
+            renew_at: soon(5),
+            not_after: soon(9),
         })],
         (Action::TryOffer, _) if good => vec![Event::OfferTaken],
-        (Action::ReadSeed, 0) => done(Job::Seed, &[Event::OfferFound]),
-        (Action::ReadSeed, _) if good => done(Job::Seed, &[]),
+        (Action::ReadSeed, 0) => done(Job::Seed, &[Event::OwnAccepted, Event::OfferFound]),
+        (Action::ReadSeed, _) if good => done(Job::Seed, &[Event::OwnAccepted]),
+        (Action::ReadSeed, 1 | 3) => vec![Event::Failed(Job::Seed, Patience::Normal), Event::OwnRefused],
         (Action::RefreshShoot, _) if good => done(Job::Shoot, &[]),
-        (Action::MeasureClock, _) if good => done(Job::Clock, &[]),
+        (Action::MeasureClock(_), _) if good => done(Job::Clock, &[]),
+        (Action::LookForHandover, 2) => done(Job::Handover, &[Event::HandoverFound]),
+        (Action::LookForHandover, _) if good => done(Job::Handover, &[]),
+        (Action::RenewLifeline, _) if good => done(Job::Lifeline, &[]),
         (Action::Report, _) if good => done(Job::Report, &[]),
         (Action::TellConsumer, _) if good => done(Job::Consumer, &[]),
         (Action::TryOffer, _) => failed(Job::Offer),
         (Action::ReadSeed, _) => failed(Job::Seed),
         (Action::RefreshShoot, _) => failed(Job::Shoot),
-        (Action::MeasureClock, _) => failed(Job::Clock),
+        (Action::MeasureClock(_), _) => failed(Job::Clock),
+        (Action::LookForHandover, _) => failed(Job::Handover),
+        (Action::RenewLifeline, _) => failed(Job::Lifeline),
         (Action::Report, _) => failed(Job::Report),
         (Action::TellConsumer, _) => failed(Job::Consumer),
         _ => failed(Job::Access),
@@ -365,8 +421,9 @@ proptest! {
     #[test]
     fn from_any_state_and_with_any_luck_it_comes_to_wait_without_turning_in_circles(
         mut state in any_state(),
-        mut seen in (any::<bool>(), any::<bool>()).prop_map(|(bootstrap, renewal)| Seen { bootstrap, renewal }),
-        luck in prop::collection::vec(any::<u8>(), 60),
+        mut seen in (any::<bool>(), any::<bool>(), any::<bool>())
+            .prop_map(|(bootstrap, bootstrap_new, renewal)| Seen { bootstrap, bootstrap_new, renewal }),
+        luck in prop::collection::vec(any::<u8>(), 80),
     ) {
         let mut waited = false;
         for luck in luck {
@@ -376,12 +433,323 @@ proptest! {
                 waited = true;
                 break;
             }
-            for event in outcome(action, luck) {
-                // Whoever runs it notes the renewal, so it is not new the next time.
+            for event in outcome(action, luck, now()) {
+                // Whoever runs it notes the renewal and the bootstrap kubeconfig, so neither is new the next time.
                 seen.renewal &= event != Event::RenewalAccepted;
+                seen.bootstrap_new &= !matches!(event, Event::Switched(_));
                 state.after(event, now());
             }
         }
         prop_assert!(waited, "still busy: {state:?}");
+    }
+
+    #[test]
+    fn d1_no_luck_makes_it_lose_its_pair_untried_or_wait_for_ever_with_a_handover(
+        mut state in any_state(),
+        mut seen in (any::<bool>(), any::<bool>(), any::<bool>())
+            .prop_map(|(bootstrap, bootstrap_new, renewal)| Seen { bootstrap, bootstrap_new, renewal }),
+        luck in prop::collection::vec(any::<u8>(), 300),
+    ) {
+        state.key = true;
+        let mut time = now();
+        let mut tried = state.request.is_some_and(|request| request.standing == Standing::Tried);
+        let mut since = state.handover.map(|_| time);
+        for luck in luck {
+            let action = next(&state, &seen, time);
+            if let Action::Wait { until, .. } = action {
+                prop_assert!(time.duration_until(until) <= LONGEST_WAIT);
+                time = until;
+                continue;
+            }
+            let before = state.own;
+            for event in outcome(action, luck, time) {
+                seen.renewal &= event != Event::RenewalAccepted;
+                seen.bootstrap_new &= !matches!(event, Event::Switched(_));
+                match event {
+                    Event::Switched(_) => prop_assert!(std::mem::take(&mut tried), "switched to what was not tried"),
+                    Event::CandidateTried => tried = true,
+                    Event::RequestVoid(_) | Event::RequestWritten { .. } | Event::HandoverTaken { .. } => tried = false,
+                    _ => {}
+                }
+                state.after(event, time);
+                if !matches!(event, Event::Switched(_)) {
+                    prop_assert_eq!(state.own, before);
+                }
+            }
+            since = match action {
+                Action::TakeUp if state.handover.is_some() => Some(time),
+                _ => since.filter(|_| state.handover.is_some()),
+            };
+            // The longest that one is good here is 900 s; a wait comes on top.
+            if let Some(since) = since {
+                prop_assert!(since.duration_until(time) <= SignedDuration::from_secs(960), "{state:?}");
+            }
+        }
+    }
+}
+
+mod moves {
+    //! What a handover, a refusal and a new bootstrap kubeconfig change.
+
+    use super::*;
+
+    fn handed_over(mut state: State) -> State {
+        state.found = Some(now());
+        assert_eq!(next(&state, &NOTHING, now()), Action::TakeUp);
+        state.after(Event::HandoverTaken { expires: at(NOW + 900) }, now());
+        state
+    }
+
+    fn written(state: State, via: Via) -> State {
+        let mut state = with_request(state, Standing::Written);
+        if let Some(request) = &mut state.request {
+            request.via = Some(via);
+        }
+        state
+    }
+
+    fn refused() -> State {
+        let mut state = in_force();
+        for _ in 0..3 {
+            state.after(Event::OwnRefused, now());
+        }
+        state
+    }
+
+    const NEW: Seen = Seen {
+        bootstrap: true,
+        bootstrap_new: true,
+        renewal: false,
+    };
+
+    #[test]
+    fn a8_every_way_goes_before_the_one_after_it() {
+        let write = |via| Action::WriteRequest {
+            replacement: false,
+            via,
+        };
+        let late = State {
+            handover: Some(Pending {
+                expires: at(NOW),
+                since: at(NOW - 900),
+            }),
+            ..in_force()
+        };
+        let table = [
+            (
+                "a handover, although its own lives",
+                handed_over(in_force()),
+                NOTHING,
+                write(Via::Handover),
+            ),
+            (
+                "a handover, although a person put a file there",
+                handed_over(in_force()),
+                NEW,
+                write(Via::Handover),
+            ),
+            (
+                "a handover, refused by the old seed",
+                handed_over(refused()),
+                BOOTSTRAP,
+                write(Via::Handover),
+            ),
+            (
+                "a file that a person put there, although its own lives",
+                in_force(),
+                NEW,
+                write(Via::Bootstrap),
+            ),
+            (
+                "refused, with the file it came in by",
+                refused(),
+                BOOTSTRAP,
+                write(Via::Bootstrap),
+            ),
+            (
+                "a handover in use",
+                written(handed_over(in_force()), Via::Handover),
+                NOTHING,
+                Action::SendRequest(Via::Handover),
+            ),
+            (
+                "a request for the old way",
+                written(handed_over(in_force()), Via::Own),
+                NOTHING,
+                Action::DropRequest,
+            ),
+            (
+                "a request for a way that was refused",
+                written(refused(), Via::Own),
+                BOOTSTRAP,
+                Action::DropRequest,
+            ),
+            (
+                "an earlier process's request",
+                with_request(handed_over(in_force()), Standing::Written),
+                NOTHING,
+                Action::SendRequest(Via::Handover),
+            ),
+            ("a handover that expired", late, NOTHING, Action::DropHandover),
+        ];
+        for (what, state, seen, expected) in table {
+            assert_eq!(next(&state, &seen, now()), expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn a8_a_newer_handover_replaces_one_that_is_pending_with_its_request() {
+        let mut state = written(handed_over(in_force()), Via::Handover);
+        state.after(Event::RequestStands(Standing::Pending), now());
+        let state = handed_over(state);
+        assert_eq!(next(&state, &NOTHING, now()), Action::DropRequest);
+    }
+
+    #[test]
+    fn a8_nothing_asks_a_seed_that_may_be_dead_while_a_handover_is_fresh() {
+        let mut state = written(
+            handed_over(State {
+                firewall_read: true,
+                offer: true,
+                ..in_force()
+            }),
+            Via::Handover,
+        );
+        state.after(Event::RequestStands(Standing::Pending), now());
+        assert!(matches!(next(&state, &NOTHING, now()), Action::Wait { .. }));
+        // After a while it goes on with what it has.
+        let later = at(NOW + 20);
+        state.after(Event::Failed(Job::Access, Patience::Slow), later);
+        assert_eq!(next(&state, &NOTHING, later), Action::TryOffer);
+    }
+
+    #[test]
+    fn a8_after_the_switch_nothing_of_the_handover_is_left() {
+        let mut state = handed_over(refused());
+        let own = in_force().own.unwrap();
+        state.after(Event::Switched(own), now());
+        assert!(state.handover.is_none() && !state.refused && state.refusals == 0);
+        for job in [Job::Seed, Job::Shoot, Job::Report] {
+            assert!(state.pace(job).due(now()), "{job:?}");
+        }
+    }
+
+    #[test]
+    fn a_handover_that_expires_leaves_the_access_of_before() {
+        let mut state = written(handed_over(in_force()), Via::Handover);
+        let later = at(NOW + 900);
+        assert_eq!(next(&state, &NOTHING, later), Action::DropHandover);
+        state.after(Event::HandoverDropped, later);
+        assert_eq!(next(&state, &NOTHING, later), Action::DropRequest);
+        state.after(Event::RequestDropped, later);
+        assert_eq!(next(&state, &NOTHING, later), Action::ReadSeed);
+    }
+
+    #[test]
+    fn three_refusals_in_a_row_are_believed_within_ten_seconds() {
+        for seed in 0..50 {
+            // Of a seed that was unreachable for long.
+            let mut state = State { seed, ..in_force() };
+            for _ in 0..9 {
+                state.after(Event::Failed(Job::Seed, Patience::Normal), now());
+            }
+            let mut time = now();
+            for number in 1..=3 {
+                assert!(!state.refused);
+                state.after(Event::Failed(Job::Seed, Patience::Normal), time);
+                state.after(Event::OwnRefused, time);
+                if number < 3 {
+                    time = state.pace(Job::Seed).at;
+                }
+            }
+            assert!(state.refused && now().duration_until(time) < SignedDuration::from_secs(10));
+            assert!(state.pace(Job::Report).due(time) && state.pace(Job::Access).due(time));
+        }
+    }
+
+    #[test]
+    fn one_answer_in_between_makes_it_begin_again_and_ends_it_too() {
+        let mut state = in_force();
+        for event in [
+            Event::OwnRefused,
+            Event::OwnRefused,
+            Event::OwnAccepted,
+            Event::OwnRefused,
+            Event::OwnRefused,
+        ] {
+            state.after(event, now());
+        }
+        assert!(!state.refused);
+        let mut state = refused();
+        assert!(state.refused);
+        state.after(Event::OwnAccepted, now());
+        assert!(!state.refused && state.pace(Job::Report).due(now()));
+    }
+
+    #[test]
+    fn a_refused_certificate_is_still_tried_and_nothing_else_is_done_without_a_way() {
+        let mut state = refused();
+        state.after(Event::Done(Job::Seed, at(NOW)), now());
+        assert_eq!(next(&state, &NOTHING, now()), Action::ReadSeed);
+        state.after(Event::Failed(Job::Seed, Patience::Normal), now());
+        state.after(Event::Done(Job::Clock, at(NOW + 300)), now());
+        let Action::Wait { why, .. } = next(&state, &NOTHING, now()) else {
+            panic!("does not wait")
+        };
+        assert_eq!(why, Why::NoCredential);
+    }
+
+    #[test]
+    fn a_dead_seed_does_not_keep_it_from_the_shoot() {
+        let state = State {
+            own: None,
+            installed: false,
+            reportable: true,
+            shoot_way: true,
+            lifeline: true,
+            ..in_force()
+        };
+        let mut done = Vec::new();
+        let mut state = state;
+        loop {
+            match next(&state, &NOTHING, now()) {
+                Action::Report => state.after(Event::Done(Job::Report, at(NOW + 300)), now()),
+                Action::LookForHandover => state.after(Event::Done(Job::Handover, at(NOW + 300)), now()),
+                Action::MeasureClock(None) => state.after(Event::Done(Job::Clock, at(NOW + 300)), now()),
+                Action::RenewLifeline => state.after(Event::Done(Job::Lifeline, at(NOW + 300)), now()),
+                Action::Wait { .. } => break,
+                other => panic!("{other:?}"),
+            }
+            done.push(());
+        }
+        assert_eq!(done.len(), 4);
+    }
+
+    #[test]
+    fn a_thousand_agents_take_a_handover_up_one_after_the_other_and_soon() {
+        let mut times: Vec<i128> = (0..1000)
+            .map(|seed| {
+                let mut state = State { seed, ..in_force() };
+                state.after(Event::HandoverFound, now());
+                now().duration_until(state.found.unwrap()).as_millis()
+            })
+            .collect();
+        times.sort_unstable();
+        assert!((0..=500).contains(times.first().unwrap()) && (0..=500).contains(times.last().unwrap()));
+        times.dedup();
+        assert!(times.len() > 300, "{}", times.len());
+    }
+
+    #[test]
+    fn who_writes_nonsense_into_the_monitor_is_judged_every_two_seconds_at_most() {
+        let mut state = in_force();
+        state.after(Event::HandoverFound, now());
+        state.after(Event::HandoverRefused { quiet: true }, now());
+        state.after(Event::HandoverFound, now());
+        assert_eq!(state.found, Some(at(NOW + 2)));
+        // A notice is answered, and what follows it is not held up.
+        state.after(Event::HandoverRefused { quiet: false }, now());
+        state.after(Event::HandoverFound, now());
+        assert!(state.found.unwrap() <= at(NOW + 1));
     }
 }

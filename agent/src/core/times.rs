@@ -12,6 +12,9 @@ pub const RENEWAL_LATEST: i64 = 900;
 
 /// A token is replaced at this part of its life, in thousandths.
 const TOKEN_REFRESH: i64 = 800;
+/// At this part of its life a lifeline's token is replaced, in thousandths, and after this time at the latest.
+const LIFELINE_RENEWAL: i64 = 100;
+const LIFELINE_RENEWAL_LATEST: SignedDuration = SignedDuration::from_hours(24);
 /// How often a token is read again that does not say when it ends.
 const OPAQUE_TOKEN: SignedDuration = SignedDuration::from_mins(5);
 /// How often a token is read again that is over its time while its Secret has no newer one.
@@ -44,6 +47,11 @@ pub fn token_refresh_at(life: Option<(Timestamp, Timestamp)>, now: Timestamp) ->
     }
     let left = now.duration_until(expires);
     later(now, (left / 4).clamp(STALE_MIN, STALE_MAX))
+}
+
+/// When a lifeline asks for its next token: each day, or at a tenth of its life if that is sooner.
+pub fn lifeline_renewal_at((issued, expires): (Timestamp, Timestamp)) -> Timestamp {
+    part(issued, expires, LIFELINE_RENEWAL).min(later(issued, LIFELINE_RENEWAL_LATEST))
 }
 
 fn part(from: Timestamp, to: Timestamp, thousandths: i64) -> Timestamp {
@@ -92,5 +100,12 @@ mod tests {
     #[test]
     fn a_token_without_dates_is_read_every_five_minutes() {
         assert_eq!(token_refresh_at(None, at(10)), at(310));
+    }
+
+    #[test]
+    fn d4_a_lifeline_is_renewed_each_day_or_at_a_tenth_of_its_life() {
+        assert_eq!(lifeline_renewal_at((at(0), at(365 * 86_400))), at(86_400));
+        assert_eq!(lifeline_renewal_at((at(0), at(3_600))), at(360));
+        assert_eq!(lifeline_renewal_at((at(5), Timestamp::MAX)), at(86_405));
     }
 }
