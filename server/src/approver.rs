@@ -192,6 +192,11 @@ impl Approver {
         handed_out.get(&(namespace.to_owned(), firewall.to_string())).cloned()
     }
 
+    pub fn forget_handed_out(&self, namespace: &str, firewall: &FirewallName) {
+        let mut handed_out = self.handed_out.lock().unwrap_or_else(PoisonError::into_inner);
+        handed_out.remove(&(namespace.to_owned(), firewall.to_string()));
+    }
+
     pub fn remember_handed_out(&self, namespace: &str, firewall: &FirewallName, what: HandedOut) {
         let mut handed_out = self.handed_out.lock().unwrap_or_else(PoisonError::into_inner);
         handed_out.insert((namespace.to_owned(), firewall.to_string()), what);

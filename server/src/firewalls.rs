@@ -359,6 +359,7 @@ impl<'a> Worker<'a> {
             accept_key: annotations.get(names::ACCEPT_KEY).map(String::as_str),
             rebootstrap: annotations.get(names::REBOOTSTRAP).map(String::as_str),
             export: annotations.get(names::EXPORT).map(String::as_str),
+            monitor: monitor.is_some(),
             authentic: authentic.as_ref(),
             // Whether a CA's certificates are refused takes canaries to know.
             issuer: Issuer::Unsuspected,

@@ -1,8 +1,8 @@
 //! What is left of a Firewall that is gone. Its objects in the seed are taken away; the shoot's state remembers it, as a
 //! control plane that moves takes its Firewalls away before its state is saved. It is forgotten when it was deleted for
-//! good, or a day after both it and its FirewallMonitor are gone.
+//! good, or a day after both it and its FirewallMonitor are gone, and never while a certificate of its name is good.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use contract::names::{self, FirewallName};
 use contract::record::{Gone, Record};
@@ -20,21 +20,21 @@ use crate::core::life;
 use crate::firewalls::FirewallError;
 use crate::lifeline;
 use crate::provision::Provision;
-use crate::state::{State, StateError};
+use crate::state::StateError;
 
 const REMEMBERED: SignedDuration = SignedDuration::from_hours(24);
 
-/// Remembers what it has cleared away, so that it is done once.
+/// Remembers what it has cleared away, by the time at which the Firewall was first missed, so that it is done once.
 #[derive(Default)]
 pub struct Sweeper {
-    cleared: HashSet<(String, FirewallName)>,
+    cleared: HashMap<(String, FirewallName), Timestamp>,
 }
 
 impl Sweeper {
     pub async fn sweep(&mut self, approver: &Approver) {
         approver.ready().await;
         let bereft = approver.bereft();
-        self.cleared.retain(|gone| bereft.contains(gone));
+        self.cleared.retain(|gone, _| bereft.contains(gone));
         for (namespace, name) in bereft {
             if let Err(error) = self.clear(approver, &namespace, &name).await {
                 tracing::warn!(%error, "what is left of a Firewall that is gone could not be cleared away; tried again");
@@ -54,46 +54,46 @@ impl Sweeper {
         let Some(record) = state.record(name).map_err(wrong)? else {
             return Ok(());
         };
-        if record.gone.is_none() {
+        let Some(gone) = record.gone.clone() else {
             let left = life::leave(&record, false, Timestamp::now());
             // The watch brings the new state, and with it this again.
             return state.save(&approver.seed, name, &left).await.map_err(wrong).map(drop);
-        }
+        };
         let key = (namespace.to_owned(), name.clone());
-        if !self.cleared.contains(&key) {
+        if self.cleared.get(&key) != Some(&gone.since) {
             clear_seed(approver, namespace, name, &record, &object).await?;
-            tracing::info!(firewall = %object, "the Firewall is gone: its objects in the seed are taken away, the shoot's state remembers it");
-            self.cleared.insert(key);
-        }
-        if is_over(approver, namespace, name, record.gone.as_ref()) {
-            if record.gone.as_ref().is_some_and(|gone| gone.deleted)
+            if gone.deleted
                 && let Some(shoot) = approver.shoots.known(namespace)
             {
                 let cut = lifeline::remove(&shoot, name).await;
                 cut.map_err(|failure| FirewallError::Call(object.clone(), failure))?;
             }
-            forget(approver, &state, name).await.map_err(wrong)?;
-            tracing::info!(firewall = %object, "the Firewall was deleted for good: it is forgotten");
+            tracing::info!(firewall = %object, deleted = gone.deleted, "the Firewall is gone: its objects are taken away, the shoot's state remembers it");
+            self.cleared.insert(key, gone.since);
+        }
+        if is_over(approver, namespace, name, &gone, &record) {
+            state.remove(&approver.seed, name).await.map_err(wrong)?;
+            tracing::info!(firewall = %object, "nothing of the Firewall can come back: it is forgotten");
         }
         Ok(())
     }
 }
 
-async fn forget(approver: &Approver, state: &State, name: &FirewallName) -> Result<(), StateError> {
-    state.remove(&approver.seed, name).await.map(drop)
-}
-
-/// Whether nothing of this firewall can come back.
-fn is_over(approver: &Approver, namespace: &str, name: &FirewallName, gone: Option<&Gone>) -> bool {
-    let Some(gone) = gone else { return false };
-    if gone.deleted {
-        return true;
+/// Whether nothing of this firewall can come back. While a certificate of its name is good the name is not free.
+fn is_over(approver: &Approver, namespace: &str, name: &FirewallName, gone: &Gone, record: &Record) -> bool {
+    let now = Timestamp::now();
+    if record
+        .certificate
+        .as_ref()
+        .is_some_and(|certificate| certificate.not_after > now)
+    {
+        return false;
     }
-    let no_monitor = approver
-        .shoots
-        .known(namespace)
-        .is_some_and(|shoot| shoot.is_complete() && shoot.monitor(name.as_str()).is_none());
-    gone.since + REMEMBERED <= Timestamp::now() && no_monitor
+    let no_monitor = || {
+        let shoot = approver.shoots.known(namespace);
+        shoot.is_some_and(|shoot| shoot.is_complete() && shoot.monitor(name.as_str()).is_none())
+    };
+    gone.deleted || (gone.since + REMEMBERED <= now && no_monitor())
 }
 
 async fn clear_seed(
@@ -121,6 +121,7 @@ async fn clear_seed(
     for secret in [name.agent_secret(), name.bootstrap_kubeconfig_secret()] {
         approver.seed.delete_secret(namespace, &secret).await.map_err(wrong)?;
     }
+    provision.forget();
     Ok(())
 }
 

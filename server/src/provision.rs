@@ -178,6 +178,14 @@ impl Provision<'_> {
         })
     }
 
+    /// Nothing stands any more: what comes under this name is made from the beginning.
+    pub fn forget(&self) {
+        for kind in ["Role", "RoleBinding", "Secret", "credential"] {
+            self.approver.applied.forget(&self.key(kind));
+        }
+        self.approver.forget_handed_out(self.namespace, self.name);
+    }
+
     /// Under which key an object is remembered as applied, and its content.
     fn content(&self, kind: &str, object: &impl Serialize) -> (String, Vec<u8>) {
         (self.key(kind), serde_json::to_vec(object).unwrap_or_default())

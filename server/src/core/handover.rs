@@ -129,7 +129,8 @@ pub fn send(next: &mut Record, seen: &Seen<'_>, now: Timestamp) {
             expires: now + SEALED_LIFE,
             sealed_to: Some(key),
         },
-        (None, None) => Sent {
+        // A monitor that was not seen yet may hold a report.
+        (None, None) if seen.monitor => Sent {
             issued: now,
             expires: now + NOTICE_LIFE,
             sealed_to: None,

@@ -71,6 +71,7 @@ impl Machine {
             accept_key: None,
             rebootstrap: None,
             export: None,
+            monitor: true,
             authentic: None,
             issuer: Issuer::Unsuspected,
             report,
@@ -175,6 +176,17 @@ fn a_silent_firewall_is_left_a_notice_without_any_credential() {
         assert!(answered.order > moved.order);
         assert_eq!(answered.credential.as_ref().unwrap().revoked, None);
     }
+}
+
+#[test]
+fn nothing_is_sent_before_the_monitor_was_seen() {
+    let machine = Machine::new();
+    let blind = Seen {
+        monitor: false,
+        ..machine.seen(None)
+    };
+    let moved = advance(Some(&machine.record()), &blind, at(2_000));
+    assert!(moved.handover.as_ref().unwrap().sent.is_none());
 }
 
 #[test]

@@ -33,6 +33,8 @@ pub struct Seen<'a> {
     pub accept_key: Option<&'a str>,
     pub rebootstrap: Option<&'a str>,
     pub export: Option<&'a str>,
+    /// The FirewallMonitor was seen.
+    pub monitor: bool,
     /// The handover in the FirewallMonitor, if the shoot's handover key signed it for this firewall.
     pub authentic: Option<&'a Claims>,
     pub issuer: Issuer,

@@ -357,6 +357,7 @@ fn seen(firewall: &FirewallName) -> Seen<'_> {
         accept_key: None,
         rebootstrap: None,
         export: None,
+        monitor: true,
         authentic: None,
         issuer: Issuer::Unsuspected,
         report: None,
