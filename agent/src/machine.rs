@@ -114,6 +114,8 @@ pub(crate) struct Machine {
     pub(crate) refused_handovers: BTreeMap<String, u64>,
     /// How the seed answers to our own certificate.
     pub(crate) probe: Option<&'static str>,
+    /// The last call with our own certificate did not reach the seed, or reached another server.
+    pub(crate) cut_off: bool,
     pub(crate) seen: Option<FirewallSeen>,
     /// The value of the annotation that asks for a renewal and was not taken up yet.
     pub(crate) asked: Option<String>,
@@ -212,6 +214,7 @@ impl Machine {
             answered: None,
             refused_handovers: BTreeMap::new(),
             probe: None,
+            cut_off: false,
             seen: None,
             asked: None,
             offer: None,

@@ -20,6 +20,7 @@ const ADVICE: &str = "what to do";
 impl Machine {
     pub(crate) fn own_answered(&mut self) {
         self.probe = Some("works");
+        self.cut_off = false;
         let refused = self.state.refused;
         self.after(Event::OwnAccepted);
         if refused {
@@ -30,6 +31,7 @@ impl Machine {
     /// A call with our own certificate failed.
     pub(crate) fn own_failed(&mut self, job: Job, patience: Patience, failure: &Failure) {
         self.probe = Some(words(failure.class));
+        self.cut_off = matches!(failure.class, Class::Unreachable | Class::Untrusted);
         self.failed(job, patience, failure);
         match failure.class {
             Class::Unauthenticated => {

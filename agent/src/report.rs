@@ -21,6 +21,8 @@ use crate::machine::Machine;
 use crate::monitor::Monitor;
 use crate::store::Access;
 
+/// A single call that failed is no reason for a report.
+const FAILURES_OF_CUT_OFF: u32 = 2;
 const EVERY: SignedDuration = SignedDuration::from_mins(5);
 
 /// The last report that arrived.
@@ -43,6 +45,9 @@ struct Content {
     server: String,
     ca: String,
     refused: bool,
+    cut_off: bool,
+    /// In minutes: that it is known at all, and when it is another.
+    clock_skew: Option<i64>,
 }
 
 impl Machine {
@@ -73,6 +78,7 @@ impl Machine {
             server: reported.server,
             ca: reported.ca,
             refused: reported.refused,
+            cut_off: reported.cut_off,
             clock_skew_seconds: self.clock_skew,
             last_error: self.last_error(),
             agent_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -117,6 +123,8 @@ impl Machine {
             server: sha256_hex(access.server.as_bytes()),
             ca: sha256_hex(ca.as_bytes()),
             refused: self.state.refused,
+            cut_off: self.cut_off && self.state.pace(Job::Seed).failures >= FAILURES_OF_CUT_OFF,
+            clock_skew: self.clock_skew.map(|seconds| seconds / 60),
         })
     }
 

@@ -43,6 +43,9 @@ pub struct Report {
     /// The seed does not accept its certificate any more.
     #[serde(default)]
     pub refused: bool,
+    /// It does not reach the seed, or whoever answers there is not the one that it trusts.
+    #[serde(default)]
+    pub cut_off: bool,
     /// How far the machine's clock is ahead of the seed's (negative: behind), in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock_skew_seconds: Option<i64>,
@@ -134,6 +137,7 @@ mod tests {
             server: String::new(),
             ca: String::new(),
             refused: false,
+            cut_off: false,
             clock_skew_seconds: None,
             last_error: None,
             agent_version: "0.1.0".into(),

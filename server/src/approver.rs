@@ -29,6 +29,9 @@ use crate::watches::Complete;
 /// An object that was applied is applied again after this time even if nothing of ours changed: somebody may have
 /// changed it there.
 const REAPPLY: Duration = Duration::from_secs(240);
+/// So long what was written here counts before what the watch brings. Versions of a store that is set back would otherwise
+/// look older for ever.
+const WRITTEN: Duration = Duration::from_secs(60);
 /// A flood of requests must not grow what is remembered of them.
 const SAID_MAX: usize = 10_000;
 
@@ -41,7 +44,7 @@ pub struct Approver {
     /// Empty: all.
     pub namespaces: Vec<String>,
     pub firewalls: Vec<Store<DeserializeGuard<Firewall>>>,
-    pub firewalls_complete: Vec<Complete>,
+    pub complete: Vec<Complete>,
     pub states: Vec<Store<Secret>>,
     pub shoot_secrets: Vec<Store<Secret>>,
     pub requests: Store<CertificateSigningRequest>,
@@ -50,6 +53,8 @@ pub struct Approver {
     pub wake_firewall: UnboundedSender<(String, String)>,
     pub wake_request: UnboundedSender<String>,
     pub applied: Applied,
+    /// The states that were written or read here last, by namespace: the watch brings them a moment later.
+    pub written: Mutex<HashMap<String, (State, Instant)>>,
     /// What was handed out, by namespace and firewall, so that it is read once and not at each look.
     pub handed_out: Mutex<HashMap<(String, String), HandedOut>>,
     /// What was last said of an object, as a fingerprint.
@@ -69,9 +74,9 @@ impl Approver {
         *self.kind.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until every Firewall is known: of two of one name, nobody is right by having been seen first.
+    /// Waits until every Firewall and request is known: of two of one name, nobody is right by having been seen first.
     pub async fn ready(&self) {
-        for complete in &self.firewalls_complete {
+        for complete in &self.complete {
             complete.wait().await;
         }
     }
@@ -114,9 +119,30 @@ impl Approver {
         self.firewalls.iter().flat_map(Store::state)
     }
 
-    /// The shoot's state as the watch brought it last. Whatever is written on its ground is refused if it was stale.
+    /// The shoot's state as the watch brought it last, or as it was written here since. Whatever is written on its ground is
+    /// refused if it was stale.
     pub fn cached_state(&self, namespace: &str) -> Option<State> {
-        cached(&self.states, namespace, names::STATE_SECRET).map(|secret| State::of(namespace, (*secret).clone()))
+        let seen = cached(&self.states, namespace, names::STATE_SECRET).map(|s| State::of(namespace, (*s).clone()));
+        let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let newer = written.get(namespace).filter(|(state, at)| {
+            at.elapsed() < WRITTEN && seen.as_ref().is_some_and(|seen| seen.version() < state.version())
+        });
+        newer.map(|(state, _)| state.clone()).or(seen)
+    }
+
+    /// Writes a record over the version that the state was read in; `None` if somebody else was faster, and then what he
+    /// wrote is read: a watch that is cut would not bring it.
+    pub async fn save(&self, state: &State, name: &FirewallName, record: &Record) -> Result<Option<State>, StateError> {
+        let saved = state.save(&self.seed, name, record).await?;
+        let known = match &saved {
+            Some(saved) => Some(saved.clone()),
+            None => State::load(&self.seed, state.namespace()).await?,
+        };
+        if let Some(known) = known {
+            let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+            written.insert(state.namespace().to_owned(), (known, Instant::now()));
+        }
+        Ok(saved)
     }
 
     pub fn cached_record(&self, namespace: &str, firewall: &FirewallName) -> Result<Option<Record>, StateError> {

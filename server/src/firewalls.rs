@@ -54,6 +54,8 @@ pub enum FirewallError {
 
 /// Without any event: everything is looked at this often.
 const POLL: Duration = Duration::from_secs(300);
+/// A shoot that was just opened is read by then.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// A shoot that cannot be reached is tried again this often; no event tells that it can.
 const CLOSED_POLL: Duration = Duration::from_secs(20);
 
@@ -165,6 +167,9 @@ impl<'a> Worker<'a> {
                 side.closed = Some((Reason::ShootUnreachable, what));
             }
         }
+        // Before anything of the seed may fail: a lifeline is not minted again for that.
+        self.approver
+            .remember_handed_out(&self.namespace, &name, handed_out.clone());
         let stood = self.stand(&provision, &name, &advanced, &side, &mut handed_out).await;
         if matches!(stood, Err(FirewallError::IdTaken(_))) {
             self.advance(&name, side.shoot.as_deref(), monitor.as_ref(), true, now)
@@ -172,6 +177,9 @@ impl<'a> Worker<'a> {
         }
         stood?;
         let mut again = recheck(&advanced, side.closed.as_ref(), self.approver.poll, now);
+        if side.shoot.as_deref().is_some_and(Shoot::is_new) {
+            again = again.min(LOOK_AGAIN);
+        }
         match self
             .hand_over(&name, &side, monitor.as_ref(), &advanced, &mut handed_out)
             .await
@@ -226,7 +234,7 @@ impl<'a> Worker<'a> {
             .any(|f| f == names::UPSTREAM_FINALIZER);
         let next = life::leave(&record, deleted, now);
         if next != record {
-            let saved = state.save(&self.approver.seed, name, &next).await;
+            let saved = self.approver.save(&state, name, &next).await;
             if saved.map_err(|e| self.state_error(e))?.is_none() {
                 return Err(FirewallError::Raced(self.object.clone()));
             }
@@ -254,7 +262,7 @@ impl<'a> Worker<'a> {
         let (Some(shoot), Some(monitor)) = (&side.shoot, monitor) else {
             return Ok(None);
         };
-        if record.handover.is_none() {
+        if record.handover.is_none() || now.ahead.is_some() {
             return Ok(None);
         }
         let Some(_turn) = shoot.turn().await else {
@@ -359,6 +367,7 @@ impl<'a> Worker<'a> {
             accept_key: annotations.get(names::ACCEPT_KEY).map(String::as_str),
             rebootstrap: annotations.get(names::REBOOTSTRAP).map(String::as_str),
             export: annotations.get(names::EXPORT).map(String::as_str),
+            blind: shoot.is_some_and(Shoot::is_new),
             monitor: monitor.is_some(),
             authentic: authentic.as_ref(),
             // Whether a CA's certificates are refused takes canaries to know.
@@ -386,12 +395,13 @@ impl<'a> Worker<'a> {
             return Ok(advanced(state, next));
         }
         let provision = self.provision(name);
-        provision.revoke_replaced(known.as_ref(), &next).await?;
-        let saved = state
-            .save(&self.approver.seed, name, &next)
-            .await
-            .map_err(|e| self.state_error(e))?;
-        let state = saved.ok_or_else(|| FirewallError::Raced(self.object.clone()))?;
+        if !id_taken {
+            provision.revoke_replaced(known.as_ref(), &next).await?;
+        }
+        let saved = self.approver.save(&state, name, &next).await;
+        let state = saved
+            .map_err(|e| self.state_error(e))?
+            .ok_or_else(|| FirewallError::Raced(self.object.clone()))?;
         news.explain(name, known.as_ref(), &next);
         Ok(advanced(state, next))
     }
@@ -421,6 +431,7 @@ impl<'a> Worker<'a> {
                 detail: "the shoot is slow".into(),
             });
         };
+        lifeline::stand(shoot, &self.namespace, name).await?;
         // A shoot that rolled the key of its tokens refuses what looks good.
         if let Some(known) = known
             && !lifeline::is_refused(known.expose_secret()).await?
@@ -428,7 +439,7 @@ impl<'a> Worker<'a> {
             shoot.works(name.as_str());
             return Ok(Some(known));
         }
-        lifeline::make(shoot, &self.namespace, name, server).await.map(Some)
+        lifeline::mint(shoot, &self.namespace, name, server).await.map(Some)
     }
 
     /// The state from the cache; from the API server where the cache has none, for only that makes a new one.

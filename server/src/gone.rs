@@ -3,6 +3,7 @@
 //! good, or a day after both it and its FirewallMonitor are gone, and never while a certificate of its name is good.
 
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use contract::names::{self, FirewallName};
 use contract::record::{Gone, Record};
@@ -20,14 +21,17 @@ use crate::core::life;
 use crate::firewalls::FirewallError;
 use crate::lifeline;
 use crate::provision::Provision;
-use crate::state::StateError;
+use crate::state::{State, StateError};
 
+/// How often ServiceAccounts are looked through whose Firewall is gone.
+const ACCOUNTS_EVERY: Duration = Duration::from_secs(15);
 const REMEMBERED: SignedDuration = SignedDuration::from_hours(24);
 
 /// Remembers what it has cleared away, by the time at which the Firewall was first missed, so that it is done once.
 #[derive(Default)]
 pub struct Sweeper {
     cleared: HashMap<(String, FirewallName), Timestamp>,
+    accounts_at: Option<Instant>,
 }
 
 impl Sweeper {
@@ -36,12 +40,22 @@ impl Sweeper {
         let bereft = approver.bereft();
         self.cleared.retain(|gone, _| bereft.contains(gone));
         for (namespace, name) in bereft {
+            if approver
+                .all_firewalls()
+                .any(|f| f.namespace().as_ref() == Some(&namespace) && f.name_any() == name.as_str())
+            {
+                // It came while the others were cleared away.
+                continue;
+            }
             if let Err(error) = self.clear(approver, &namespace, &name).await {
                 tracing::warn!(%error, "what is left of a Firewall that is gone could not be cleared away; tried again");
             }
         }
-        if let Err(error) = accounts(approver).await {
+        let due = self.accounts_at.is_none_or(|at| at.elapsed() >= ACCOUNTS_EVERY);
+        if due && let Err(error) = accounts(approver).await {
             tracing::warn!(%error, "ServiceAccounts of firewalls that are gone could not be cleared away; tried again");
+        } else if due {
+            self.accounts_at = Some(Instant::now());
         }
     }
 
@@ -56,26 +70,45 @@ impl Sweeper {
         };
         let Some(gone) = record.gone.clone() else {
             let left = life::leave(&record, false, Timestamp::now());
-            // The watch brings the new state, and with it this again.
-            return state.save(&approver.seed, name, &left).await.map_err(wrong).map(drop);
+            // The next sweep finds it written, or somebody else's word.
+            return approver.save(&state, name, &left).await.map_err(wrong).map(drop);
         };
         let key = (namespace.to_owned(), name.clone());
         if self.cleared.get(&key) != Some(&gone.since) {
             clear_seed(approver, namespace, name, &record, &object).await?;
-            if gone.deleted
-                && let Some(shoot) = approver.shoots.known(namespace)
-            {
-                let cut = lifeline::remove(&shoot, name).await;
-                cut.map_err(|failure| FirewallError::Call(object.clone(), failure))?;
-            }
             tracing::info!(firewall = %object, deleted = gone.deleted, "the Firewall is gone: its objects are taken away, the shoot's state remembers it");
             self.cleared.insert(key, gone.since);
+            if gone.deleted {
+                self.cut(approver, namespace, name, &state, &record).await;
+            }
         }
         if is_over(approver, namespace, name, &gone, &record) {
             state.remove(&approver.seed, name).await.map_err(wrong)?;
             tracing::info!(firewall = %object, "nothing of the Firewall can come back: it is forgotten");
         }
         Ok(())
+    }
+
+    /// Takes the lifeline of a Firewall that was deleted for good out of the shoot, unless another seed has the firewall by
+    /// now. A shoot that is away, or refuses, keeps an account that opens one FirewallMonitor.
+    async fn cut(&self, approver: &Approver, namespace: &str, name: &FirewallName, state: &State, record: &Record) {
+        let Some(shoot) = approver.shoots.known(namespace) else {
+            return;
+        };
+        let told = shoot.monitor(name.as_str()).and_then(|monitor| {
+            let key = state.handover_key().ok()?.public();
+            let read = contract::handover::read(&monitor.handover?, &[key]).ok()?;
+            (read.claims.firewall == *name).then_some(read.claims.order)
+        });
+        let taken_up = shoot.newest_known(name.as_str()).map(|report| report.taken_up);
+        let highest = told.into_iter().chain(taken_up).max();
+        if highest.is_some_and(|order| order.authority > record.order.authority) {
+            tracing::info!(%namespace, firewall = %name, "another seed has this firewall: its lifeline stays");
+            return;
+        }
+        if let Err(failure) = lifeline::remove(&shoot, name).await {
+            tracing::warn!(%failure, "the lifeline of a Firewall that was deleted stays in the shoot");
+        }
     }
 }
 
@@ -138,7 +171,8 @@ async fn accounts(approver: &Approver) -> Result<(), Failure> {
             .get(names::NAMESPACE_LABEL)
             .cloned()
             .unwrap_or_default();
-        if !approver.serves(&of) || !approver.firewalls_named(&name).is_empty() {
+        // One that cannot be read is there all the same.
+        if !approver.serves(&of) || approver.all_firewalls().any(|firewall| firewall.name_any() == name) {
             continue;
         }
         approver.seed.delete_secret(namespace, &name).await?;

@@ -72,7 +72,7 @@ pub async fn publish(
     let standing = monitor.handover.as_deref();
     if told.as_ref().is_none_or(|told| told.order != record.order) {
         // After a restart: what was written before is in the monitor still.
-        let ours = standing.filter(|text| is_ours(text, sending));
+        let ours = standing.filter(|text| is_ours(text, sending, sent, pin));
         let (message, writes) = match ours {
             Some(message) => (message.to_owned(), 1),
             None => match make(sending, sent, pin)? {
@@ -112,17 +112,17 @@ fn to_send(record: &Record) -> Option<(&Sent, &Pin)> {
     Some((sent, record.keys.pin.as_ref()?))
 }
 
-fn is_ours(message: &str, sending: &Sending<'_>) -> bool {
-    handover::read(message, &[sending.key.public()]).is_ok_and(|read| {
-        let sealed = to_send(sending.record).is_some_and(|(sent, _)| sent.sealed_to.is_some());
-        read.claims.order == sending.record.order && read.is_notice() != sealed
-    })
+/// Whether this is the very message that is on record: one of another firewall of this shoot, or of another time, is
+/// signed by the same key and may have the same number.
+fn is_ours(message: &str, sending: &Sending<'_>, sent: &Sent, pin: &Pin) -> bool {
+    handover::read(message, &[sending.key.public()])
+        .is_ok_and(|read| read.claims == claims(sending, sent, pin) && read.is_notice() != sent.sealed_to.is_some())
 }
 
-/// None where the agent's key is another by now: the record will say so at the next look.
-fn make(sending: &Sending<'_>, sent: &Sent, pin: &Pin) -> Result<Option<String>, HandoverError> {
+fn claims(sending: &Sending<'_>, sent: &Sent, pin: &Pin) -> Claims {
     let record = sending.record;
-    let claims = Claims {
+    let pending = record.handover.as_ref();
+    Claims {
         seed: record.seed.clone(),
         namespace: sending.namespace.to_owned(),
         firewall: sending.firewall.clone(),
@@ -130,12 +130,13 @@ fn make(sending: &Sending<'_>, sent: &Sent, pin: &Pin) -> Result<Option<String>,
         order: record.order,
         issued: sent.issued,
         expires: sent.expires,
-        reason: record
-            .handover
-            .as_ref()
-            .map(|pending| pending.reason.clone())
-            .unwrap_or_default(),
-    };
+        reason: pending.map(|pending| pending.reason.clone()).unwrap_or_default(),
+    }
+}
+
+/// None where the agent's key is another by now: the record will say so at the next look.
+fn make(sending: &Sending<'_>, sent: &Sent, pin: &Pin) -> Result<Option<String>, HandoverError> {
+    let claims = claims(sending, sent, pin);
     let written = match &sent.sealed_to {
         None => handover::write(sending.key, &claims, None),
         Some(thumbprint) => {
@@ -150,7 +151,7 @@ fn make(sending: &Sending<'_>, sent: &Sent, pin: &Pin) -> Result<Option<String>,
     };
     written.map(Some).map_err(|source| HandoverError::Make {
         firewall: sending.firewall.clone(),
-        order: record.order,
+        order: sending.record.order,
         source,
     })
 }

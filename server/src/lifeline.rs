@@ -74,13 +74,8 @@ pub async fn remove(shoot: &Shoot, firewall: &FirewallName) -> Result<(), Failur
     Ok(())
 }
 
-/// Makes the lifeline stand and asks for a token.
-pub async fn make(
-    shoot: &Shoot,
-    namespace: &str,
-    firewall: &FirewallName,
-    server: &str,
-) -> Result<SecretString, Failure> {
+/// Makes the lifeline's account and its rights stand: somebody in the shoot may have taken away one of them.
+pub async fn stand(shoot: &Shoot, namespace: &str, firewall: &FirewallName) -> Result<(), Failure> {
     let name = firewall.lifeline();
     let meta = ObjectMeta {
         name: Some(name.clone()),
@@ -116,8 +111,18 @@ pub async fn make(
         }]),
     };
     let bindings: Api<RoleBinding> = Api::namespaced(shoot.client.clone(), names::MONITOR_NAMESPACE);
-    apply(&bindings, names::APPROVER, &name, &binding).await?;
+    apply(&bindings, names::APPROVER, &name, &binding).await.map(drop)
+}
 
+/// Asks for a token of the account.
+pub async fn mint(
+    shoot: &Shoot,
+    namespace: &str,
+    firewall: &FirewallName,
+    server: &str,
+) -> Result<SecretString, Failure> {
+    let name = firewall.lifeline();
+    let accounts: Api<ServiceAccount> = Api::namespaced(shoot.client.clone(), names::MONITOR_NAMESPACE);
     let request = TokenRequest {
         spec: TokenRequestSpec {
             expiration_seconds: Some(LIFE.as_secs()),

@@ -111,6 +111,7 @@ impl Provision<'_> {
                     .map_err(|e| self.call_error(e))?;
                 handed_out.bootstrap_kubeconfig = Some(kubeconfig);
                 applied.remember(&key, content.as_bytes());
+                applied.forget(&self.key("revoked"));
                 Ok(())
             }
         }
@@ -143,13 +144,13 @@ impl Provision<'_> {
         Ok(())
     }
 
-    /// A credential that one of another kind replaces must not stay open beside it. First this, then the record: a
+    /// A credential that another one replaces must not stay open beside it. First this, then the record: a
     /// restart in between does both again.
     pub async fn revoke_replaced(&self, known: Option<&Record>, next: &Record) -> Result<(), FirewallError> {
         let (Some(old), Some(new)) = (known.and_then(|known| known.credential.as_ref()), &next.credential) else {
             return Ok(());
         };
-        if old.kind == new.kind || old.revoked.is_some() {
+        if (old.kind == new.kind && old.epoch == new.epoch) || old.revoked.is_some() {
             return Ok(());
         }
         let Approver { seed, key, .. } = self.approver;
@@ -180,7 +181,7 @@ impl Provision<'_> {
 
     /// Nothing stands any more: what comes under this name is made from the beginning.
     pub fn forget(&self) {
-        for kind in ["Role", "RoleBinding", "Secret", "credential"] {
+        for kind in ["Role", "RoleBinding", "Secret", "credential", "revoked"] {
             self.approver.applied.forget(&self.key(kind));
         }
         self.approver.forget_handed_out(self.namespace, self.name);

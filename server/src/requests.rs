@@ -209,11 +209,8 @@ async fn save(name: &str, change: Change, approver: &Approver) -> Result<bool, R
     let Some(record) = change.onto(record) else {
         return Ok(false);
     };
-    Ok(stored
-        .save(&approver.seed, &firewall, &record)
-        .await
-        .map_err(state)?
-        .is_some())
+    let saved = approver.save(&stored, &firewall, &record).await;
+    Ok(saved.map_err(state)?.is_some())
 }
 
 /// Writes the condition over the object as it was read; false if it was changed meanwhile.

@@ -108,7 +108,7 @@ impl Workers {
                 cache(&mut watches, what, api, config, run.poll_interval, changed.clone())
             })
             .collect();
-        let (controllers, firewalls_complete): (Vec<_>, Vec<_>) =
+        let (controllers, mut complete): (Vec<_>, Vec<_>) =
             scopes::<DeserializeGuard<Firewall>>(&client, &run.namespaces)
                 .map(|api| {
                     let bereft = Arc::clone(&bereft);
@@ -121,13 +121,15 @@ impl Workers {
         let ours = watcher::Config::default()
             .page_size(100)
             .fields(&format!("spec.signerName={}", names::SIGNER));
-        let (request_controller, _) = controlled(
+        let (request_controller, requests_complete) = controlled(
             Api::all(client.clone()),
             ours,
             run.poll_interval,
             evidence::shrink,
             |_| {},
         );
+
+        complete.push(requests_complete);
 
         let (wake_firewall, mut woken_firewalls) = mpsc::unbounded_channel::<(String, String)>();
         let (wake_request, woken_requests) = mpsc::unbounded_channel::<String>();
@@ -138,7 +140,7 @@ impl Workers {
             poll: run.poll_interval,
             namespaces: run.namespaces.clone(),
             firewalls: controllers.iter().map(Controller::store).collect(),
-            firewalls_complete,
+            complete,
             states,
             shoot_secrets,
             requests: request_controller.store(),
@@ -147,6 +149,7 @@ impl Workers {
             wake_firewall,
             wake_request,
             applied: Applied::default(),
+            written: Mutex::default(),
             handed_out: Mutex::new(HashMap::new()),
             said: Mutex::new(HashMap::new()),
             seed,

@@ -10,8 +10,9 @@ use contract::handover::HANDOVER_MAX;
 use contract::kubeconfig::{CaBundle, Credential, Kubeconfig};
 use contract::names;
 use contract::reasons::Reason;
-use contract::report::Report;
+use contract::report::{FRESH, Report};
 use futures::StreamExt;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::core::PartialObjectMeta;
 use kube::runtime::{WatchStreamExt, watcher};
@@ -27,6 +28,8 @@ use crate::watches::watched;
 /// How much of a tenant's is read at a time, and kept.
 const PAGE: u32 = 10;
 const REPORT_MAX: usize = 16 * 1024;
+/// So long the first list of a shoot that was just opened is waited for.
+const FIRST_LOOK: Duration = Duration::from_secs(10);
 const KEPT_MAX: usize = 4 * 1024 * 1024;
 const TURN: Duration = Duration::from_secs(1);
 
@@ -52,8 +55,9 @@ pub struct Shoot {
     pub client: Client,
     pub ca: CaBundle,
     monitors: Arc<Monitors>,
+    opened: Instant,
     /// The newest report of each firewall.
-    newest: Mutex<HashMap<String, Report>>,
+    newest: Arc<Mutex<HashMap<String, Report>>>,
     /// When the lifeline of each was tried last.
     tried: Mutex<HashMap<String, Instant>>,
     turn: Semaphore,
@@ -88,7 +92,8 @@ impl Shoots {
         }
         let what = format!("Secret {namespace}/{}", names::SHOOT_ACCESS_SECRET);
         let client = client::connect(&what, &kubeconfig).map_err(|e| (Reason::ShootAccessMissing, e.to_string()))?;
-        let shoot = Arc::new(self.watch(namespace, client, kubeconfig.ca, version));
+        let before = open.get(namespace).map(Arc::as_ref);
+        let shoot = Arc::new(self.watch(namespace, client, kubeconfig.ca, version, before));
         open.insert(namespace.to_owned(), Arc::clone(&shoot));
         Ok(shoot)
     }
@@ -107,12 +112,15 @@ impl Shoots {
             .retain(|namespace, _| in_use(namespace));
     }
 
-    fn watch(&self, namespace: &str, client: Client, ca: CaBundle, version: u64) -> Shoot {
+    fn watch(&self, namespace: &str, client: Client, ca: CaBundle, version: u64, before: Option<&Shoot>) -> Shoot {
         let api: Api<PartialObjectMeta<FirewallMonitor>> = Api::namespaced(client.clone(), names::MONITOR_NAMESPACE);
         // A tenant fills these objects as he likes: few are read at a time, and of each only what is ours is kept.
         let config = watcher::Config::default().page_size(PAGE);
         let stream = watched(api, config, self.poll).default_backoff();
-        let monitors = Arc::new(Monitors::default());
+        // Another way into the same shoot: what is known of it is still known.
+        let (monitors, newest) = before.map_or_else(Default::default, |shoot| {
+            (Arc::clone(&shoot.monitors), Arc::clone(&shoot.newest))
+        });
         let (namespace, changed, kept) = (namespace.to_owned(), self.changed.clone(), Arc::clone(&monitors));
         let watch = tokio::spawn(async move {
             let mut stream = std::pin::pin!(stream);
@@ -153,7 +161,8 @@ impl Shoots {
             client,
             ca,
             monitors,
-            newest: Mutex::default(),
+            opened: Instant::now(),
+            newest,
             tried: Mutex::default(),
             turn: Semaphore::new(1),
             version,
@@ -178,15 +187,23 @@ impl Shoot {
     }
 
     /// Of this report and those before it, the one that was made last.
-    pub fn newest(&self, firewall: &str, report: Report) -> Report {
+    pub fn newest(&self, firewall: &str, report: Report, now: Timestamp) -> Report {
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        // Of a machine whose clock is ahead and that does not know it yet: nothing would ever be later.
+        let ahead = report.made() > now + FRESH;
         match newest.get(firewall) {
-            Some(known) if known.key == report.key && known.made() > report.made() => known.clone(),
+            Some(known) if known.key == report.key && (ahead || known.made() > report.made()) => known.clone(),
+            _ if ahead => report,
             _ => {
                 newest.insert(firewall.to_owned(), report.clone());
                 report
             }
         }
+    }
+
+    pub fn newest_known(&self, firewall: &str) -> Option<Report> {
+        let newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        newest.get(firewall).cloned()
     }
 
     /// Whether this firewall's lifeline was seen to work a short while ago.
@@ -200,9 +217,15 @@ impl Shoot {
         tried.insert(firewall.to_owned(), Instant::now());
     }
 
-    /// Whether all monitors were seen: only then is one that is unknown not there.
+    /// Whether all monitors were seen and kept: only then is one that is unknown not there.
     pub fn is_complete(&self) -> bool {
-        self.monitors.lock().complete
+        let monitors = self.monitors.lock();
+        monitors.complete && !monitors.dropped
+    }
+
+    /// Whether it was opened a moment ago, and what stands in it has not been read yet.
+    pub fn is_new(&self) -> bool {
+        !self.monitors.lock().complete && self.opened.elapsed() < FIRST_LOOK
     }
 
     /// The right to work in this shoot; none if another worker has it and the shoot is slow. So one tenant's slow
@@ -222,6 +245,8 @@ struct Kept {
     /// Those that a new list has brought so far.
     listed: HashSet<String>,
     complete: bool,
+    /// There were more than is kept.
+    dropped: bool,
     bytes: usize,
 }
 
@@ -237,7 +262,9 @@ impl Monitors {
     }
 
     fn begin(&self) {
-        self.lock().listed.clear();
+        let mut kept = self.lock();
+        kept.listed.clear();
+        kept.dropped = false;
     }
 
     fn complete(&self) {
@@ -258,6 +285,7 @@ impl Monitors {
         let freed = kept.seen.get(firewall).map_or(0, Monitor::bytes);
         let bytes = kept.bytes - freed + monitor.bytes();
         if bytes > KEPT_MAX {
+            kept.dropped = true;
             return false;
         }
         kept.bytes = bytes;

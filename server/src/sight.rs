@@ -123,7 +123,7 @@ impl Sight<'_> {
             None => Report::open_by(message, &pin.thumbprint),
         };
         match opened {
-            Ok(report) if report.firewall == *name => Some(shoot.newest(name.as_str(), report)),
+            Ok(report) if report.firewall == *name => Some(shoot.newest(name.as_str(), report, Timestamp::now())),
             Ok(report) => {
                 self.doubt("report", message, &format!("it is firewall {}'s", report.firewall));
                 None

@@ -40,6 +40,7 @@ pub enum StateError {
 }
 
 /// The state of one shoot, as it was read.
+#[derive(Clone)]
 pub struct State {
     namespace: String,
     secret: Secret,
@@ -51,6 +52,16 @@ impl State {
             namespace: namespace.to_owned(),
             secret,
         }
+    }
+
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// Of two states of one shoot the newer one has the higher version.
+    pub fn version(&self) -> u64 {
+        let version = self.secret.metadata.resource_version.as_deref();
+        version.and_then(|version| version.parse().ok()).unwrap_or(0)
     }
 
     /// The state as the API server has it now; made if there is none. A handover key that was lost is made anew: on a

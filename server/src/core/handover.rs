@@ -24,16 +24,22 @@ pub const SENT_AGAIN: SignedDuration = SignedDuration::from_mins(30);
 pub fn recover(next: &mut Record, seen: &Seen<'_>, now: Timestamp) {
     if let Some(claims) = seen.authentic {
         let newer = claims.order > next.order;
-        let unknown = next.keys.pin.is_none() && !next.contested();
-        let other = next.keys.pin.as_ref().is_some_and(|pin| pin.thumbprint != claims.key);
-        if unknown || (newer && other) {
+        let other = next.keys.pin.as_ref().is_none_or(|pin| pin.thumbprint != claims.key);
+        if newer && other && !next.contested() {
             next.keys = next.keys.restore(&claims.key, now);
+        }
+        if claims.seed == seen.seed {
+            // Our own word, and the authority was ours.
+            next.order = next.order.max(claims.order);
         }
         next.order.generation = next.order.generation.max(claims.order.generation);
     }
     if let Some(report) = seen.report {
         if next.keys.pin.as_ref().is_some_and(|pin| pin.key.is_none()) {
             next.keys = next.keys.know(&report.key);
+        }
+        if report.seed == seen.seed {
+            next.order = next.order.max(report.taken_up);
         }
         next.order.generation = next.order.generation.max(report.taken_up.generation);
     }
@@ -120,15 +126,18 @@ pub fn send(next: &mut Record, seen: &Seen<'_>, now: Timestamp) {
         return;
     }
     let order = next.order;
+    let endpoint = next.endpoint.clone();
     let Some(pending) = &mut next.handover else { return };
     let living = seen.report.filter(|report| report.is_fresh(now));
     let to = living.and_then(|report| Some((report, report.seal.as_ref()?.thumbprint())));
     let sent = match (to, &pending.sent) {
-        (Some((report, key)), sent) if wants_another(sent.as_ref(), report, order, &key, now) => Sent {
-            issued: now,
-            expires: now + SEALED_LIFE,
-            sealed_to: Some(key),
-        },
+        (Some((report, key)), sent) if wants_another(sent.as_ref(), report, order, endpoint.as_ref(), &key, now) => {
+            Sent {
+                issued: now,
+                expires: now + SEALED_LIFE,
+                sealed_to: Some(key),
+            }
+        }
         // A monitor that was not seen yet may hold a report.
         (None, None) if seen.monitor => Sent {
             issued: now,
@@ -150,10 +159,15 @@ fn wants_another(
     sent: Option<&Sent>,
     report: &Report,
     order: Order,
+    endpoint: Option<&Endpoint>,
     key: &contract::key::Thumbprint,
     now: Timestamp,
 ) -> bool {
     let Some(sent) = sent else { return true };
+    // What was sent leads to where this seed was before.
+    if endpoint.is_some_and(|endpoint| endpoint.since > sent.issued) && !follows(report, endpoint) {
+        return true;
+    }
     match &sent.sealed_to {
         None => true,
         Some(_) if sent.issued + SENT_AGAIN <= now => true,

@@ -51,6 +51,7 @@ impl Machine {
             server: format!("server-{seed}"),
             ca: "ca".into(),
             refused: false,
+            cut_off: false,
             clock_skew_seconds: None,
             last_error: None,
             agent_version: "0.1.0".into(),
@@ -71,6 +72,7 @@ impl Machine {
             accept_key: None,
             rebootstrap: None,
             export: None,
+            blind: false,
             monitor: true,
             authentic: None,
             issuer: Issuer::Unsuspected,
@@ -440,4 +442,99 @@ fn a_machine_that_never_came_in_gets_no_handover_but_userdata() {
     assert!(moved.handover.as_ref().unwrap().sent.is_none());
     let credential = moved.credential.as_ref().unwrap();
     assert_eq!((credential.epoch, credential.revoked), (1, None));
+}
+
+#[test]
+fn a_firewall_that_was_deleted_for_good_leaves_nothing_but_its_numbers_to_one_of_its_name() {
+    let machine = Machine::new();
+    let deleted = super::super::life::leave(&machine.record(), true, at(1_500));
+    let other = Seen {
+        uid: "uid-c",
+        ..machine.seen(None)
+    };
+    let new = advance(Some(&deleted), &other, at(2_000));
+    assert_eq!((new.keys.pin.as_ref(), new.certificate.as_ref()), (None, None));
+    assert_eq!(new.credential.as_ref().unwrap().revoked, None);
+    assert!(new.order.authority > deleted.order.authority);
+    // What was said to the one before lets nobody in: its numbers are lower.
+    let old = claims(&machine, 500, 9, &machine.key);
+    let seen = Seen {
+        authentic: Some(&old),
+        ..other
+    };
+    assert_eq!(
+        advance(Some(&deleted), &seen, at(2_000))
+            .keys
+            .pin
+            .map(|pin| pin.thumbprint),
+        Some(machine.key.thumbprint())
+    );
+    let before = Record {
+        order: Order {
+            authority: 500,
+            generation: 9,
+        },
+        ..deleted
+    };
+    assert_eq!(advance(Some(&before), &seen, at(2_000)).keys.pin, None);
+    // One that only moved away, and is back, is the same.
+    let moved = super::super::life::leave(&machine.record(), false, at(1_500));
+    assert!(advance(Some(&moved), &machine.seen(None), at(2_000)).keys.pin.is_some());
+}
+
+#[test]
+fn before_a_shoot_was_read_nothing_is_opened_and_no_wish_is_used_up() {
+    let machine = Machine::new();
+    let blind = Seen {
+        blind: true,
+        monitor: false,
+        export: Some("uid-b/1"),
+        ..machine.seen(None)
+    };
+    let next = advance(Some(&machine.record()), &blind, at(2_000));
+    assert_eq!((next.handover.as_ref(), next.export.as_ref()), (None, None));
+    // The seed that it came from is not forgotten over that.
+    let seen = advance(Some(&next), &machine.seen(None), at(2_001));
+    assert_eq!(seen.handover.unwrap().reason, "SeedMoved");
+}
+
+#[test]
+fn what_this_very_seed_said_under_a_higher_authority_is_taken_up() {
+    let machine = Machine::new();
+    let own = Claims {
+        seed: "b".into(),
+        ..claims(&machine, 7_000, 3, &machine.key)
+    };
+    let seen = Seen {
+        authentic: Some(&own),
+        ..machine.seen(None)
+    };
+    let next = advance(Some(&machine.record()), &seen, at(2_000));
+    assert_eq!(ahead(&next, &seen), None);
+    assert!(next.order.authority >= 7_000);
+}
+
+#[test]
+fn a_server_that_moves_on_while_a_handover_lies_there_makes_another() {
+    let machine = Machine::new();
+    let before = machine.report("a", "01", Order::default(), 1_990);
+    let moved = advance(Some(&machine.record()), &machine.seen(Some(&before)), at(2_000));
+    let taken = machine.report("a", "01", moved.order, 2_010);
+    for report in [before, taken] {
+        let seen = Seen {
+            server: "server-b2",
+            ..machine.seen(Some(&report))
+        };
+        let again = advance(Some(&moved), &seen, at(2_020));
+        assert!(again.order.generation > moved.order.generation);
+        assert_eq!(advance(Some(&again), &seen, at(2_021)), again);
+    }
+}
+
+#[test]
+fn a_lost_record_does_not_bring_the_token_of_the_userdata_back() {
+    let machine = Machine::new();
+    let first = advance(None, &machine.seen(None), at(2_000)).credential.unwrap();
+    let again = advance(None, &machine.seen(None), at(900_000)).credential.unwrap();
+    assert_ne!(first.epoch, again.epoch);
 }

@@ -33,6 +33,8 @@ pub struct Seen<'a> {
     pub accept_key: Option<&'a str>,
     pub rebootstrap: Option<&'a str>,
     pub export: Option<&'a str>,
+    /// The shoot was opened a moment ago: what stands in it is not known yet.
+    pub blind: bool,
     /// The FirewallMonitor was seen.
     pub monitor: bool,
     /// The handover in the FirewallMonitor, if the shoot's handover key signed it for this firewall.
@@ -48,15 +50,16 @@ pub struct Seen<'a> {
 
 /// The record as it should be now. Equal to the old one if there is nothing to do.
 pub fn advance(record: Option<&Record>, seen: &Seen<'_>, now: Timestamp) -> Record {
-    let mut next = record.cloned().unwrap_or_default();
+    let mut next = begin(record, seen);
     next.version = VERSION;
     next.gone = None;
     handover::recover(&mut next, seen, now);
     handover::take_authority(&mut next, seen);
     handover::observe(&mut next, seen.server, seen.ca, now);
     obey_operator(&mut next, seen, now);
-    if handover::ahead(&next, seen).is_some() {
-        // Another seed has it. Nothing is said against that, and nothing forgotten.
+    if seen.blind || handover::ahead(&next, seen).is_some() {
+        // Another seed has it, or may have it. Nothing is said against that, and nothing forgotten.
+        next.credential = credential(&next, seen, now);
         return next;
     }
     if let Verdict::Rebootstrap(reason) = judge(&next, seen, now)
@@ -71,6 +74,20 @@ pub fn advance(record: Option<&Record>, seen: &Seen<'_>, now: Timestamp) -> Reco
     handover::send(&mut next, seen, now);
     next.credential = credential(&next, seen, now);
     next
+}
+
+/// What is taken over of the record that there was. A Firewall that was deleted for good took its machine with it: one of
+/// the same name is another, and only the numbers go on.
+fn begin(record: Option<&Record>, seen: &Seen<'_>) -> Record {
+    match record {
+        Some(record) if record.uid != seen.uid && record.gone.as_ref().is_some_and(|gone| gone.deleted) => Record {
+            order: record.order,
+            uid: record.uid.clone(),
+            ..Record::default()
+        },
+        Some(record) => record.clone(),
+        None => Record::default(),
+    }
 }
 
 /// How this record stands.
@@ -170,6 +187,7 @@ fn obey_operator(next: &mut Record, seen: &Seen<'_>, now: Timestamp) {
         next.keys.open_until = None;
     }
     if let Some(annotation) = seen.export
+        && !seen.blind
         && next.export.as_deref() != Some(annotation)
         && rearms(annotation, seen.uid)
     {
@@ -256,8 +274,10 @@ pub fn fresh(kind: CredentialKind, epoch: u32, now: Timestamp) -> Credential {
 fn credential(next: &Record, seen: &Seen<'_>, now: Timestamp) -> Option<Credential> {
     let fresh = |epoch| fresh(seen.kind, epoch, now);
     let Some(held) = &next.credential else {
-        // None once a key is pinned: whoever has come in renews with its certificate.
-        return next.keys.pin.is_none().then(|| fresh(0));
+        // None once a key is pinned: whoever has come in renews with its certificate. The first epoch is by the clock: where
+        // a record was lost, it must not be the one whose token somebody may still have.
+        let epoch = u32::try_from(now.as_second()).unwrap_or(0);
+        return next.keys.pin.is_none().then(|| fresh(epoch));
     };
     if held.revoked.is_some() {
         return Some(held.clone());

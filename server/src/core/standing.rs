@@ -117,14 +117,20 @@ pub fn of(stands: &Stands<'_>, now: Timestamp) -> Status {
 fn unknown(stands: &Stands<'_>) -> Option<(Reason, String)> {
     let record = stands.record;
     let told = record.handover.is_some() || record.keys.pin.is_none();
-    let report = stands.report.or(stands
+    let guessed = stands
         .unverified
         .as_ref()
-        .filter(|report| report.firewall == *stands.name));
-    let report = report.filter(|_| told)?;
+        .filter(|report| report.firewall == *stands.name);
+    let report = stands.report.or(guessed).filter(|_| told)?;
     if !report.handover_keys.is_empty() && !report.handover_keys.contains(&stands.handover_key) {
+        let whether = if stands.report.is_some() {
+            ""
+        } else {
+            // Anybody in the shoot may have written it.
+            "if `firewall-agent status` on the machine shows a certificate: "
+        };
         let message = format!(
-            "the firewall believes handovers of another key than this shoot's state holds (was it not restored?), so it cannot be told of its way in: only {} helps",
+            "{whether}the firewall believes handovers of another key than this shoot's state holds (was it not restored?), so it cannot be told of its way in: only {} helps",
             export(stands)
         );
         return Some((Reason::HandoverKeyLost, message));
@@ -149,9 +155,8 @@ fn coming(stands: &Stands<'_>, pending: &Pending, status: impl Fn(State, Reason,
     let why = lower(reason.meaning());
     if record.keys.pin.is_none() {
         let message = format!(
-            "this machine has never come in, and its userdata leads to the seed that its control plane left: run {} and put what it prints on the machine, or install the machine anew with the content of Secret {}",
-            export(stands),
-            stands.name.bootstrap_kubeconfig_secret()
+            "this machine has never come in, and its userdata leads to the seed that its control plane left: run {} and put what it prints on the machine",
+            export(stands)
         );
         return status(State::Refused, Reason::UserdataOutdated, message);
     }

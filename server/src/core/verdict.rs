@@ -77,7 +77,9 @@ pub fn verdict(record: &Record, facts: &Facts<'_>, now: Timestamp) -> Verdict {
         }
         if let Some(reason) = elsewhere(report, facts.endpoint) {
             let patience = facts.endpoint.since + FOLLOWS_WITHIN;
-            if now >= patience {
+            // Where it is nobody answers any more: there is nothing to wait for.
+            let lost = report.cut_off && report.is_fresh(now);
+            if lost || now >= patience {
                 return Verdict::Rebootstrap(reason);
             }
             recheck = recheck.min(patience);

@@ -69,6 +69,7 @@ fn report(time: i64) -> Report {
         server: "server-1".into(),
         ca: "ca-1".into(),
         refused: false,
+        cut_off: false,
         clock_skew_seconds: None,
         last_error: None,
         agent_version: "0.1.0".into(),
@@ -145,6 +146,12 @@ fn another_server_or_ca_is_followed_by_the_firewall_itself_or_else_it_is_told() 
         let at_second = |now| with(&record(), Some(&report(1_900)), &endpoint, Issuer::Unsuspected, now);
         assert_eq!(at_second(2_059), Verdict::Valid(Some(at(2_060))));
         assert_eq!(at_second(2_060), Verdict::Rebootstrap(reason));
+        let lost = Report {
+            cut_off: true,
+            ..report(1_990)
+        };
+        let verdict = with(&record(), Some(&lost), &endpoint, Issuer::Unsuspected, 2_001);
+        assert_eq!(verdict, Verdict::Rebootstrap(reason));
         let followed = Report {
             server: endpoint.server.clone(),
             ca: endpoint.ca.clone(),
@@ -161,6 +168,15 @@ fn another_server_or_ca_is_followed_by_the_firewall_itself_or_else_it_is_told() 
         let verdict = with(&record(), Some(&silent), &endpoint, Issuer::Unsuspected, 2_060);
         assert!(matches!(verdict, Verdict::Valid(_)));
     }
+}
+
+#[test]
+fn a_firewall_that_is_cut_off_from_where_it_should_be_is_not_sent_anywhere() {
+    let lost = Report {
+        cut_off: true,
+        ..report(1_990)
+    };
+    assert!(matches!(judge(&record(), Some(&lost), 2_000), Verdict::Valid(_)));
 }
 
 #[test]
