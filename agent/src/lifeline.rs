@@ -18,7 +18,7 @@ use secrecy::{ExposeSecret, SecretString};
 use thiserror::Error;
 use tracing::info;
 
-use crate::core::{Job, Patience, lifeline_renewal_at};
+use crate::core::{Event, Job, Patience, lifeline_renewal_at};
 use crate::link::who_am_i;
 use crate::machine::Machine;
 use crate::shoot::{Life, life};
@@ -176,6 +176,8 @@ impl Machine {
         };
         self.store.write_handled(&handled)?;
         self.handled = handled;
+        // What made another lifeline necessary may have made another token so.
+        self.after(Event::Done(Job::Shoot, Timestamp::UNIX_EPOCH));
         Ok(until)
     }
 
@@ -204,8 +206,13 @@ impl Machine {
     }
 
     pub(crate) fn way_failed(&mut self, way: &'static str, failure: &Failure) {
-        if way == LIFELINE && matches!(failure.class, Class::Unauthenticated | Class::Untrusted) {
+        if !matches!(failure.class, Class::Unauthenticated | Class::Untrusted) {
+            return;
+        }
+        if way == LIFELINE {
             self.lifeline_state.refused = true;
+        } else if self.state.pace(Job::Shoot).failures == 0 {
+            self.after(Event::Done(Job::Shoot, Timestamp::UNIX_EPOCH));
         }
     }
 }

@@ -77,7 +77,11 @@ impl Machine {
             Err(problem) => return self.failed(Job::Shoot, Patience::Normal, &problem),
         };
         match self.make_shoot(&link).await {
-            Ok(again) => self.done_until(Job::Shoot, again),
+            // The Secrets may change long before the token ends: when the shoot's keys are rolled.
+            Ok(again) => {
+                let poll = Timestamp::now().checked_add(self.settings.poll_interval);
+                self.done_until(Job::Shoot, poll.map_or(again, |poll| again.min(poll)));
+            }
             Err(error) => {
                 let patience = match &error {
                     // Its Role is written by the same hand that writes the names, a moment later.

@@ -1,7 +1,7 @@
 //! A certificate that was issued to a firewall, read the same way by both programs.
 //! Owns what such a certificate says; who signed it and whether it is in force is asked elsewhere.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use x509_parser::certificate::X509Certificate;
@@ -16,6 +16,7 @@ use crate::names::{FirewallName, NameError, ORGANIZATION, USER_PREFIX};
 
 /// A chain of a certificate and its issuers has a few KiB.
 const CHAIN_MAX: usize = 64 * 1024;
+const BACKDATED: SignedDuration = SignedDuration::from_mins(5);
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CertificateError {
@@ -116,6 +117,15 @@ fn firewall(subject: &X509Name<'_>) -> Result<FirewallName, CertificateError> {
 
 fn timestamp(time: ASN1Time) -> Result<Timestamp, CertificateError> {
     Timestamp::from_second(time.timestamp()).map_err(|_| CertificateError::Damaged { what: "its validity" })
+}
+
+/// From when on a certificate's life counts, for whoever renews at a part of it. Kubernetes' signer backdates by five
+/// minutes, which is most of a very short one.
+pub fn counts_from(not_before: Timestamp, not_after: Timestamp) -> Timestamp {
+    match not_before.checked_add(BACKDATED) {
+        Ok(shifted) if shifted.duration_until(not_after) >= BACKDATED / 10 => shifted,
+        _ => not_before,
+    }
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -168,3 +168,13 @@ proptest! {
         let _ = read_certificate(&format!("-----BEGIN CERTIFICATE-----\n{body}\n-----END CERTIFICATE-----\n"));
     }
 }
+
+#[test]
+fn of_a_certificate_that_was_backdated_the_life_counts_from_its_issue() {
+    let at = |second| Timestamp::from_second(second).unwrap();
+    assert_eq!(counts_from(at(0), at(360)), at(300));
+    assert_eq!(counts_from(at(0), at(2_592_000)), at(300));
+    // One that nobody backdated, and that is over before that.
+    assert_eq!(counts_from(at(0), at(300)), at(0));
+    assert_eq!(counts_from(Timestamp::MAX, Timestamp::MAX), Timestamp::MAX);
+}

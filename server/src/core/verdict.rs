@@ -1,6 +1,7 @@
 //! Whether a firewall's access is still good. One function over what is on record and what is to be seen, so that a
 //! restart comes to the same answer, with the times that were on record before it.
 
+use contract::cert::counts_from;
 use contract::reasons::Reason;
 use contract::record::{Endpoint, Record};
 use contract::report::Report;
@@ -89,7 +90,8 @@ pub fn verdict(record: &Record, facts: &Facts<'_>, now: Timestamp) -> Verdict {
         return Verdict::Renew(Reason::IssuerSuperseded);
     }
     // Firewalls renew at 70 to 90 % of a certificate's life.
-    let late = certificate.not_before + certificate.not_before.duration_until(certificate.not_after) / 10 * 9;
+    let from = counts_from(certificate.not_before, certificate.not_after);
+    let late = from + from.duration_until(certificate.not_after) / 10 * 9;
     if late <= now {
         return Verdict::Renew(Reason::Expiring);
     }

@@ -93,7 +93,7 @@ fn with(record: &Record, report: Option<&Report>, endpoint: &Endpoint, issuer: I
 
 #[test]
 fn a_firewall_that_works_is_looked_at_again_when_it_should_have_renewed() {
-    let late = Some(at(1_000 + 27 * DAY));
+    let late = Some(at(1_300 + (30 * DAY - 300) / 10 * 9));
     assert_eq!(judge(&record(), None, 2_000), Verdict::Valid(late));
     assert_eq!(judge(&record(), Some(&report(1_900)), 2_000), Verdict::Valid(late));
 }
@@ -112,7 +112,7 @@ fn a8_each_reason_has_its_verdict() {
     let end = 1_000 + 30 * DAY;
     assert_eq!(judge(&good, None, end), Rebootstrap(Reason::Expired));
     assert_eq!(judge(&good, None, end - 1), Renew(Reason::Expiring));
-    assert_eq!(judge(&good, None, 1_000 + 27 * DAY), Renew(Reason::Expiring));
+    assert_eq!(judge(&good, None, 1_100 + 27 * DAY), Renew(Reason::Expiring));
     let issuer = |issuer| with(&good, None, &endpoint(), issuer, 2_000);
     assert_eq!(issuer(Issuer::Refused), Rebootstrap(Reason::IssuerRefused));
     assert_eq!(issuer(Issuer::Superseded), Renew(Reason::IssuerSuperseded));
