@@ -68,11 +68,17 @@ impl Sweeper {
         let Some(record) = state.record(name).map_err(wrong)? else {
             return Ok(());
         };
-        let Some(gone) = record.gone.clone() else {
+        let record = if record.gone.is_some() {
+            record
+        } else {
             let left = life::leave(&record, false, Timestamp::now());
-            // The next sweep finds it written, or somebody else's word.
-            return approver.save(&state, name, &left).await.map_err(wrong).map(drop);
+            if let Err(error) = approver.save(&state, name, &left).await {
+                tracing::warn!(%error, "that the Firewall is gone could not be put on record");
+            }
+            // On with it at once: the namespace may go next, and with it what is known of the credential.
+            left
         };
+        let Some(gone) = record.gone.clone() else { return Ok(()) };
         let key = (namespace.to_owned(), name.clone());
         if self.cleared.get(&key) != Some(&gone.since) {
             clear_seed(approver, namespace, name, &record, &object).await?;

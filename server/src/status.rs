@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use cluster::api::call_opt;
-use cluster::failure::Failure;
+use cluster::failure::{Class, Failure};
 use cluster::firewall::Firewall;
 
 use crate::approver::Approver;
@@ -86,8 +86,11 @@ pub async fn tell(approver: &Approver, firewall: &Firewall, status: &Status) -> 
     let firewalls: Api<Firewall> = Api::namespaced(approver.seed.client.clone(), &namespace);
     let params = PatchParams::apply(names::APPROVER).force();
     let what = format!("annotate Firewall {namespace}/{name}");
-    // Gone meanwhile: nobody is left to tell.
-    call_opt(what, firewalls.patch_metadata(&name, &params, &Patch::Apply(&patch))).await?;
+    match call_opt(what, firewalls.patch_metadata(&name, &params, &Patch::Apply(&patch))).await {
+        // Gone meanwhile, or another one by now: nobody is left to tell.
+        Err(failure) if failure.is(Class::Conflict) => return Ok(None),
+        written => written.map(drop)?,
+    }
     if told.is_none_or(|told| told.reason != tell.reason) {
         let message = &tell.message;
         match status.state {

@@ -4,6 +4,7 @@
 
 pub mod demo;
 pub mod harness;
+pub mod moves;
 pub mod policies;
 pub mod programs;
 pub mod upstream;

@@ -94,6 +94,11 @@ pub struct ApproverHome {
 impl ApproverHome {
     /// As the manifests have it: ServiceAccount firewall-approver, and nothing more.
     pub async fn new(seed: &Cluster) -> anyhow::Result<Self> {
+        Self::with_server(seed, &seed.server_url()).await
+    }
+
+    /// Firewalls are told to reach the seed there.
+    pub async fn with_server(seed: &Cluster, server: &str) -> anyhow::Result<Self> {
         let dir = TempDir::new()?;
         let arguments = [
             "create",
@@ -110,7 +115,7 @@ impl ApproverHome {
         )?;
         Ok(Self {
             dir,
-            server: seed.server_url(),
+            server: server.to_owned(),
         })
     }
 
@@ -121,6 +126,16 @@ impl ApproverHome {
             .to_vec();
         args.extend(more.iter().map(ToString::to_string));
         Program::start("firewall-approver", &args, &self.log_path())
+    }
+
+    /// Firewalls are told to reach the seed there, from the next start on.
+    pub fn move_server(&mut self, server: &str) {
+        server.clone_into(&mut self.server);
+    }
+
+    /// Where firewalls are told to reach the seed.
+    pub fn server(&self) -> &str {
+        &self.server
     }
 
     /// With arguments of the caller's alone.
@@ -210,6 +225,26 @@ impl Machine {
         self.dir.path().join("var/lib/firewall-agent")
     }
 
+    pub fn bootstrap_kubeconfig(&self) -> PathBuf {
+        self.config().join(".bootstrap.kubeconfig")
+    }
+
+    /// What an operator carries to the machine.
+    pub fn put_bootstrap_kubeconfig(&self, kubeconfig: &str) -> anyhow::Result<()> {
+        write_private(&self.bootstrap_kubeconfig(), kubeconfig)
+    }
+
+    /// `firewall-agent status`, as people read it.
+    pub fn status(&self) -> anyhow::Result<String> {
+        let output = self.command("status", &[])?;
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// The machine's private key, to the byte.
+    pub fn key(&self) -> anyhow::Result<Vec<u8>> {
+        Ok(fs::read(self.state().join("key.pem"))?)
+    }
+
     pub fn seed_kubeconfig(&self) -> PathBuf {
         self.config().join(".seed.kubeconfig")
     }
@@ -243,6 +278,27 @@ impl Machine {
             &String::from_utf8(kubeconfig)?,
         )
     }
+}
+
+/// `firewall-approver export`, as an operator runs it: a bootstrap kubeconfig to carry to the machine.
+pub async fn export(seed: &Cluster, namespace: &str, firewall: &str) -> anyhow::Result<String> {
+    let operator = seed.dir().join("admin.kubeconfig");
+    let output = tokio::process::Command::new(binary("firewall-approver")?)
+        .arg("export")
+        .arg("--kubeconfig")
+        .arg(operator)
+        .arg(format!("{namespace}/{firewall}"))
+        .env_clear()
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output();
+    let output = tokio::time::timeout(Duration::from_secs(60), output)
+        .await
+        .context("firewall-approver export does not end")??;
+    if !output.status.success() {
+        bail!("firewall-approver export: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(String::from_utf8(output.stdout)?)
 }
 
 /// What userdata would carry, once the approver has made it.

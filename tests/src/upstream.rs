@@ -1,17 +1,27 @@
 //! Plays the parts that are not ours: Gardener and firewall-controller-manager. Writes only what they write, in the
 //! form in which they write it, and imports nothing of ours.
 
+mod migration;
+mod monitors;
+
 use std::collections::BTreeMap;
 
 use anyhow::Context;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use kube::Api;
+use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use serde_json::{Value, json};
 
 use crate::harness::Cluster;
 
+pub use migration::Saved;
+pub use monitors::{Upstream, Writer, Written, monitors};
+
 pub const GENERIC_KUBECONFIG: &str = "generic-token-kubeconfig-3f2a1b0c";
 pub const SHOOT_TOKEN: &str = "shoot-access-firewall-controller-manager";
+/// With it firewall-controller-manager waits for a machine to go.
+pub const FINALIZER: &str = "firewall.metal-stack.io/firewall-controller-manager";
 /// Where Gardener's own pods find their token; on a firewall there is no such file.
 pub const TOKEN_PLACEHOLDER: &str = "/var/run/secrets/gardener.cloud/shoot/generic-kubeconfig/token";
 
@@ -33,26 +43,39 @@ pub struct Shoot<'a> {
     pub seed: &'a Cluster,
     pub cluster: &'a Cluster,
     pub namespace: String,
+    /// Where its API server is reached from outside.
+    pub address: String,
 }
 
 impl<'a> Shoot<'a> {
     /// Gardener makes the control plane's namespace and its access Secrets, and its controller gets into the shoot.
     pub async fn create(seed: &'a Cluster, cluster: &'a Cluster, namespace: &str) -> anyhow::Result<Self> {
-        let shoot = Self {
+        let shoot = Self::somewhere(seed, cluster, namespace);
+        shoot.write_namespace().await?;
+        shoot.write_access().await?;
+        Ok(shoot)
+    }
+
+    /// Where its control plane may come to stand. Nothing is written.
+    pub fn somewhere(seed: &'a Cluster, cluster: &'a Cluster, namespace: &str) -> Self {
+        Self {
             seed,
             cluster,
             namespace: namespace.to_owned(),
-        };
-        shoot
-            .apply(
-                seed,
-                &[json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})],
-            )
-            .await?;
-        shoot.apply(cluster, &controller_manager_in_shoot()).await?;
-        shoot.write_generic_kubeconfig(&shoot.generic_kubeconfig()).await?;
-        shoot.write_shoot_token().await?;
-        Ok(shoot)
+            address: cluster.server_url(),
+        }
+    }
+
+    pub async fn write_namespace(&self) -> anyhow::Result<()> {
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}});
+        self.apply(self.seed, &[namespace]).await
+    }
+
+    /// With what the seed's own components, and firewalls, get into the shoot.
+    pub async fn write_access(&self) -> anyhow::Result<()> {
+        self.apply(self.cluster, &controller_manager_in_shoot()).await?;
+        self.write_generic_kubeconfig(&self.generic_kubeconfig()).await?;
+        self.write_shoot_token().await
     }
 
     /// Gardener's kubeconfig template: an address that only its own pods reach, and no credential.
@@ -89,7 +112,7 @@ impl<'a> Shoot<'a> {
 
     /// What an operator deploys for the approver: Gardener's token requestor fills it in.
     pub async fn write_approver_access(&self) -> anyhow::Result<()> {
-        self.write_approver_access_to(&self.cluster.server_url()).await
+        self.write_approver_access_to(&self.address).await
     }
 
     pub async fn write_approver_access_to(&self, server: &str) -> anyhow::Result<()> {
@@ -126,7 +149,7 @@ impl<'a> Shoot<'a> {
         let firewall = json!({
             "apiVersion": "firewall.metal-stack.io/v2",
             "kind": "Firewall",
-            "metadata": {"name": name, "namespace": self.namespace},
+            "metadata": {"name": name, "namespace": self.namespace, "finalizers": [FINALIZER]},
             "spec": {
                 "image": "firewall-ubuntu-3.0", "networks": ["internet"], "partition": "p", "project": "x",
                 "size": "n1-medium-x86", "userdata": "{}",
@@ -150,7 +173,7 @@ impl<'a> Shoot<'a> {
             "genericKubeconfigSecretName": GENERIC_KUBECONFIG,
             "tokenSecretName": SHOOT_TOKEN,
             "namespace": self.namespace,
-            "apiServerURL": self.cluster.server_url(),
+            "apiServerURL": self.address,
         })
     }
 
@@ -168,6 +191,33 @@ impl<'a> Shoot<'a> {
             &patch,
         ];
         self.seed.kubectl_ok(&arguments).await.map(|_| ())
+    }
+
+    /// A firewall that is not wanted any more: firewall-controller-manager waits for the machine to go, takes its
+    /// FirewallMonitor away and lets the Firewall end.
+    pub async fn delete_firewall(&self, name: &str) -> anyhow::Result<()> {
+        let object = format!("firewall/{name}");
+        let delete = ["delete", "--wait=false", "-n", &self.namespace, &object];
+        self.seed.kubectl_ok(&delete).await?;
+        let monitor = format!("firewallmonitor/{name}");
+        self.cluster
+            .kubectl_ok(&["delete", "--ignore-not-found", "-n", "firewall", &monitor])
+            .await?;
+        let patch = r#"{"metadata":{"finalizers":null}}"#;
+        let release = ["patch", "-n", &self.namespace, &object, "--type=merge", "-p", patch];
+        self.seed.kubectl_ok(&release).await?;
+        let gone = ["wait", "--for=delete", "--timeout=30s", "-n", &self.namespace, &object];
+        self.seed.kubectl_ok(&gone).await.map(|_| ())
+    }
+
+    async fn firewalls(&self) -> anyhow::Result<Api<DynamicObject>> {
+        let kind = GroupVersionKind::gvk("firewall.metal-stack.io", "v2", "Firewall");
+        let client = self.seed.client().await?;
+        Ok(Api::namespaced_with(
+            client,
+            &self.namespace,
+            &ApiResource::from_gvk(&kind),
+        ))
     }
 
     async fn secret(&self, name: &str, data: Value) -> anyhow::Result<()> {

@@ -1,11 +1,13 @@
-//! One seed and one shoot's API server for all tests of a binary. Tests are apart by namespace: each has its own
-//! control plane's namespace in the seed, its own approver that looks at that namespace only, its own machines.
+//! The seeds and the one shoot's API server that all tests of a binary share, each started by the first that asks. Tests
+//! are apart by namespace: each has its own control plane's namespace in a seed, its own approver that looks at that
+//! namespace only, its own machines.
 
 use std::time::Duration;
 
 use anyhow::Context;
+use cluster::firewall::Firewall;
 use k8s_openapi::api::core::v1::Secret;
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt};
 use serde_json::Value;
 use tokio::sync::OnceCell;
 
@@ -14,8 +16,10 @@ use crate::programs::{ApproverHome, Machine, Program};
 use crate::upstream::Shoot;
 
 static SEED: Shared = Shared::new();
+static OTHER_SEED: Shared = Shared::new();
 static SHOOT: Shared = Shared::new();
 static INSTALLED: OnceCell<()> = OnceCell::const_new();
+static OTHER_INSTALLED: OnceCell<()> = OnceCell::const_new();
 
 /// The seed with what an operator installs there: `manifests/seed` and nothing else.
 pub async fn seed() -> anyhow::Result<&'static Cluster> {
@@ -35,7 +39,28 @@ pub async fn seed() -> anyhow::Result<&'static Cluster> {
     Ok(seed)
 }
 
-async fn shoot_cluster() -> anyhow::Result<&'static Cluster> {
+/// A second seed, for control planes that move.
+pub async fn other_seed() -> anyhow::Result<&'static Cluster> {
+    let other = OTHER_SEED.get(|| ClusterOptions::new("seed-b")).await?;
+    let shoot = shoot_cluster().await?;
+    OTHER_INSTALLED.get_or_try_init(|| equip_seed(other, shoot)).await?;
+    Ok(other)
+}
+
+/// A seed of a test's own, which it may stop or break.
+pub async fn own_seed(name: &str) -> anyhow::Result<Cluster> {
+    let own = Cluster::start(ClusterOptions::new(name)).await?;
+    equip_seed(&own, shoot_cluster().await?).await?;
+    Ok(own)
+}
+
+async fn equip_seed(seed: &Cluster, shoot: &Cluster) -> anyhow::Result<()> {
+    self::seed().await?;
+    crate::upstream::install_crds(seed, shoot).await?;
+    install_seed(seed).await
+}
+
+pub async fn shoot_cluster() -> anyhow::Result<&'static Cluster> {
     SHOOT.get(|| ClusterOptions::new("shoot")).await
 }
 
@@ -58,24 +83,46 @@ pub fn manifests(part: &str) -> String {
     format!("{}/../manifests/{part}", env!("CARGO_MANIFEST_DIR"))
 }
 
-/// A shoot of its own for one test, and an approver that serves it.
-pub struct World {
-    pub seed: &'static Cluster,
-    pub shoot: Shoot<'static>,
+/// A shoot in a seed where its control plane stands, or may come to stand, and the approver that serves it there.
+pub struct Place<'a> {
+    pub seed: &'a Cluster,
+    pub shoot: Shoot<'a>,
     pub home: ApproverHome,
 }
+
+/// A shoot of its own for one test, in the seed that all share.
+pub type World = Place<'static>;
 
 impl World {
     /// The namespace is the test's own.
     pub async fn new(namespace: &str) -> anyhow::Result<Self> {
-        let seed = seed().await?;
-        let shoot = Shoot::create(seed, shoot_cluster().await?, namespace).await?;
-        shoot.write_approver_access().await?;
+        let world = Self::empty(seed().await?, shoot_cluster().await?, namespace).await?;
+        world.settle().await?;
+        Ok(world)
+    }
+}
+
+impl<'a> Place<'a> {
+    /// Nothing of the shoot is there yet but its namespace: an approver of a test looks at no other, and wants it.
+    pub async fn empty(seed: &'a Cluster, shoot: &'a Cluster, namespace: &str) -> anyhow::Result<Self> {
+        let place = Self::somewhere(seed, shoot, namespace).await?;
+        place.shoot.write_namespace().await?;
+        Ok(place)
+    }
+
+    /// Nothing of the shoot is there yet.
+    pub async fn somewhere(seed: &'a Cluster, shoot: &'a Cluster, namespace: &str) -> anyhow::Result<Self> {
         Ok(Self {
             seed,
-            shoot,
+            shoot: Shoot::somewhere(seed, shoot, namespace),
             home: ApproverHome::new(seed).await?,
         })
+    }
+
+    /// Gardener makes the control plane here.
+    pub async fn settle(&self) -> anyhow::Result<()> {
+        self.shoot.write_access().await?;
+        self.shoot.write_approver_access().await
     }
 
     pub fn namespace(&self) -> &str {
@@ -108,12 +155,10 @@ impl World {
 
     /// What the approver says of a firewall, in its annotation.
     pub async fn state(&self, firewall: &str) -> anyhow::Result<Value> {
-        let path = r"jsonpath={.metadata.annotations.firewall\.metal-stack\.io/seed-access-state}";
-        let text = self
-            .seed
-            .kubectl_ok(&["get", "firewall", "-n", self.namespace(), firewall, "-o", path])
-            .await?;
-        serde_json::from_str(&text).with_context(|| format!("Firewall {firewall} has no state yet: {text:?}"))
+        let object = self.firewalls().await?.get(firewall).await?;
+        let text = object.annotations().get("firewall.metal-stack.io/seed-access-state");
+        let text = text.with_context(|| format!("Firewall {firewall} has no state yet"))?;
+        serde_json::from_str(text).with_context(|| format!("Firewall {firewall} has a state that is none: {text:?}"))
     }
 
     pub async fn await_reason(&self, firewall: &str, reason: &str) -> anyhow::Result<Value> {
@@ -141,16 +186,12 @@ impl World {
     }
 
     pub async fn firewall_uid(&self, firewall: &str) -> anyhow::Result<String> {
-        let args = [
-            "get",
-            "firewall",
-            "-n",
-            self.namespace(),
-            firewall,
-            "-o",
-            "jsonpath={.metadata.uid}",
-        ];
-        self.seed.kubectl_ok(&args).await
+        let object = self.firewalls().await?.get(firewall).await?;
+        object.uid().context("a Firewall without a UID")
+    }
+
+    pub async fn firewalls(&self) -> anyhow::Result<Api<Firewall>> {
+        Ok(Api::namespaced(self.admin().await?, self.namespace()))
     }
 
     /// The firewall's record in the state Secret.

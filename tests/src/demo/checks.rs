@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
 
-use super::{SHOOTS, Stage, Standing};
+use super::{A, SHOOTS, Stage, Standing};
 use crate::harness::{Cluster, eventually};
 
 const SOON: Duration = Duration::from_secs(30);
@@ -62,7 +62,7 @@ impl Stage<'_> {
     }
 
     pub(super) async fn works_in_the_shoot(&self) -> anyhow::Result<((), String)> {
-        for Standing { shoot, machine } in &self.firewalls {
+        for Standing { machine, .. } in &self.firewalls {
             let arguments = [
                 "get",
                 "firewallmonitor",
@@ -72,23 +72,27 @@ impl Stage<'_> {
                 "-o",
                 "name",
             ];
-            with_kubeconfig(shoot.cluster, &machine.shoot_kubeconfig(), &arguments).await??;
+            with_kubeconfig(self.shoot, &machine.shoot_kubeconfig(), &arguments).await??;
         }
         Ok((
             (),
-            format!("each reads its FirewallMonitor, in {} and in {}", SHOOTS[0], SHOOTS[1]),
+            format!("each reads its FirewallMonitor, of {} and of {}", SHOOTS[0], SHOOTS[1]),
         ))
     }
 
     pub(super) async fn reported(&self) -> anyhow::Result<((), String)> {
         let mut said = String::new();
-        for Standing { shoot, machine } in &self.firewalls {
+        for Standing { machine, .. } in &self.firewalls {
             let what = format!("report and state of {}", machine.firewall);
             let state = eventually(&what, SOON, || async {
-                let monitor = object(shoot.cluster, &["firewallmonitor", "-n", "firewall", &machine.firewall]).await?;
+                let monitor = object(self.shoot, &["firewallmonitor", "-n", "firewall", &machine.firewall]).await?;
                 let report = annotation(&monitor, REPORT)?;
                 ensure!(report.split('.').count() == 3, "it is no signed message: {report}");
-                let firewall = object(self.seed, &["firewall", "-n", &machine.namespace, &machine.firewall]).await?;
+                let firewall = object(
+                    self.seat().seed,
+                    &["firewall", "-n", &machine.namespace, &machine.firewall],
+                )
+                .await?;
                 let state: Value = serde_json::from_str(annotation(&firewall, STATE)?)?;
                 ensure!(state["state"] == "Ready", "its state is {state}");
                 Ok(state)
@@ -134,7 +138,7 @@ impl Stage<'_> {
             &machine.firewall,
             &annotation,
         ];
-        self.seed.kubectl_ok(&arguments).await?;
+        self.seat().seed.kubectl_ok(&arguments).await?;
         let after = eventually("a new certificate", SOON, || async {
             let now = Certificate::of(&machine.state())?;
             ensure!(now.serial != before.serial, "still {}", before.serial);
@@ -160,26 +164,31 @@ impl Stage<'_> {
         let machine = &self.firewalls[0].machine;
         let serial = Certificate::of(&machine.state())?.serial;
         eventually("the record of the new certificate", SOON, || async {
-            let firewall = object(self.seed, &["firewall", "-n", &machine.namespace, &machine.firewall]).await?;
+            let firewall = object(
+                self.seat().seed,
+                &["firewall", "-n", &machine.namespace, &machine.firewall],
+            )
+            .await?;
             let state = annotation(&firewall, STATE)?;
             ensure!(state.contains(&serial), "{state} does not name {serial}");
             Ok(())
         })
         .await?;
         let minted = self.minted().await?;
-        let old = self.approver.take().context("the approver does not run")?;
+        let starts = self.starts();
+        let seat = &mut self.seats[A];
+        let old = seat.approver.take().context("the approver does not run")?;
         let id = old.id();
         old.kill();
-        let starts = self.starts();
-        let new = self.home.start(&[])?;
+        let new = seat.home.start(&[])?;
         let said = format!(
             "process {id} is gone, {} is there; {} objects are compared",
             new.id(),
             minted.len()
         );
-        self.approver = Some(new);
+        seat.approver = Some(new);
         eventually("the approver serves again", SOON, || async {
-            ensure!(self.starts() > starts, "{}", self.home.log());
+            ensure!(self.starts() > starts, "{}", self.seat().home.log());
             Ok(())
         })
         .await?;
@@ -189,8 +198,11 @@ impl Stage<'_> {
     pub(super) async fn is_unchanged(&mut self, before: &Minted) -> anyhow::Result<((), String)> {
         // A new approver looks at every firewall at its start; anything it would mint, it mints then.
         tokio::time::sleep(Duration::from_secs(3)).await;
-        let runs = self.approver.as_mut().is_some_and(crate::programs::Program::runs);
-        ensure!(runs, "the approver ended:\n{}", self.home.log());
+        let runs = self.seats[A]
+            .approver
+            .as_mut()
+            .is_some_and(crate::programs::Program::runs);
+        ensure!(runs, "the approver ended:\n{}", self.seat().home.log());
         let after = self.minted().await?;
         let changed: Vec<&String> = after
             .iter()
@@ -206,29 +218,30 @@ impl Stage<'_> {
 
     async fn minted(&self) -> anyhow::Result<Minted> {
         let mut minted = Minted::new();
-        for Standing { shoot, machine } in &self.firewalls {
+        let seed = self.seat().seed;
+        for Standing { machine, .. } in &self.firewalls {
             versions(
-                self.seed,
+                seed,
                 &["secrets,roles,rolebindings", "-n", &machine.namespace],
                 &mut minted,
             )
             .await?;
-            versions(
-                shoot.cluster,
-                &["serviceaccounts,roles,rolebindings", "-n", "firewall"],
-                &mut minted,
-            )
-            .await?;
         }
-        versions(self.seed, &["csr"], &mut minted).await?;
         versions(
-            self.seed,
+            self.shoot,
+            &["serviceaccounts,roles,rolebindings", "-n", "firewall"],
+            &mut minted,
+        )
+        .await?;
+        versions(seed, &["csr"], &mut minted).await?;
+        versions(
+            seed,
             &["secrets,serviceaccounts", "-n", "firewall-bootstrap"],
             &mut minted,
         )
         .await?;
         versions(
-            self.seed,
+            seed,
             &["secrets", "-n", "kube-system", "-l", "firewall.metal-stack.io/firewall"],
             &mut minted,
         )
@@ -238,7 +251,7 @@ impl Stage<'_> {
 
     /// How often an approver began to serve.
     fn starts(&self) -> usize {
-        self.home.log().matches("serving this seed").count()
+        self.seat().home.log().matches("serving this seed").count()
     }
 
     /// What stands at the end, as kubectl and ls show it.
@@ -252,6 +265,7 @@ impl Stage<'_> {
         ] {
             text += &format!("\n$ kubectl {}\n", arguments.join(" "));
             text += &self
+                .seat()
                 .seed
                 .kubectl_ok(&arguments)
                 .await
@@ -278,20 +292,24 @@ impl Stage<'_> {
         let kubectl =
             |cluster: &Cluster| format!("export KUBECONFIG={}", cluster.dir().join("admin.kubeconfig").display());
         let mut text = format!(
-            "\nEverything keeps running until Ctrl-C. In another shell:\n  alias kubectl='{}'   # where there is none\n  {}   # the seed\n",
-            self.seed.kubectl_command_line(),
-            kubectl(self.seed)
+            "\nEverything keeps running until Ctrl-C. In another shell:\n  alias kubectl='{}'   # where there is none\n",
+            self.shoot.kubectl_command_line()
         );
-        for Standing { shoot, machine } in &self.firewalls {
-            text += &format!("  {}   # shoot {}\n", kubectl(shoot.cluster), shoot.cluster.name());
+        for seat in &self.seats {
+            text += &format!("  {}   # {}\n", kubectl(seat.seed), seat.seed.name());
+            let log = seat.home.log_path();
+            text += &format!("  tail -f {}   # its approver's log\n", log.display());
+        }
+        text += &format!("  {}   # the shoots\n", kubectl(self.shoot));
+        for Standing { machine, .. } in &self.firewalls {
             text += &format!("  {}   # the machine {}\n", machine.path().display(), machine.firewall);
         }
-        text + &format!("  tail -f {}   # the approver's log\n", self.home.log_path().display())
+        text
     }
 
     /// kubectl against the seed with a file of a machine's.
     async fn as_machine(&self, kubeconfig: &Path, arguments: &[&str]) -> anyhow::Result<anyhow::Result<String>> {
-        with_kubeconfig(self.seed, kubeconfig, arguments).await
+        with_kubeconfig(self.seat().seed, kubeconfig, arguments).await
     }
 }
 

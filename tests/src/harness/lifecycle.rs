@@ -78,6 +78,18 @@ impl Cluster {
         stop(&self.controller_manager).await;
     }
 
+    /// The whole control plane but its data: nothing answers, and nothing goes on by itself.
+    pub async fn stop(&self) {
+        self.stop_controller_manager().await;
+        self.stop_apiserver().await;
+    }
+
+    /// After `stop`. Controllers that were left running would be slow to find their API server again.
+    pub async fn start_again(&self) -> anyhow::Result<()> {
+        self.start_apiserver().await?;
+        self.start_controller_manager().await
+    }
+
     async fn run(&self, slot: &Slot, program: Program, args: Vec<String>) -> anyhow::Result<()> {
         let mut slot = slot.lock().await;
         anyhow::ensure!(slot.is_none(), "{} runs already", program.name());

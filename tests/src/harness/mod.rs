@@ -8,10 +8,12 @@ mod client;
 mod cluster;
 mod components;
 mod csr;
+mod disaster;
 mod kubectl;
 mod lifecycle;
 mod pki;
 mod process;
+mod proxy;
 mod roll;
 
 use std::future::Future;
@@ -27,6 +29,7 @@ pub use client::client_from;
 pub use cluster::{Cluster, ClusterOptions};
 pub use pki::{Authority, Pair};
 pub use process::Process;
+pub use proxy::Proxy;
 pub use roll::{ClientCaRoll, ServerCaRoll};
 
 /// Makes aws-lc the crypto library of this process. Every client needs it; calling it again is fine.
@@ -42,13 +45,14 @@ where
     Fut: Future<Output = anyhow::Result<T>>,
 {
     let end = Instant::now() + limit;
+    let mut reason = "the first attempt did not come to an end".to_owned();
     loop {
-        // An attempt that hangs must not outlive the limit either.
-        let reason = match tokio::time::timeout_at(end, ask()).await {
+        // An attempt that hangs must not outlive the limit either; what the one before it found still says more.
+        match tokio::time::timeout_at(end, ask()).await {
             Ok(Ok(answer)) => return Ok(answer),
-            Ok(Err(error)) => format!("{error:#}"),
-            Err(_) => "the last attempt did not come to an end".to_owned(),
-        };
+            Ok(Err(error)) => reason = format!("{error:#}"),
+            Err(_) => {}
+        }
         if Instant::now() + POLL >= end {
             bail!("{what}: not within {limit:?}: {reason}");
         }

@@ -1,8 +1,11 @@
 //! End to end: real API servers, the real binaries, the identities that the manifests grant. One seed and one shoot
 //! serve all tests; each has its own namespace and its own approver. Names carry the requirement that a test shows.
 //!
+//! - `attacks`: what stands in the shoot may be anybody's
 //! - `bootstrap`: a machine with nothing but a bootstrap kubeconfig comes to work, and goes on (A1-A7)
 //! - `credentials`: both kinds of bootstrap credential, their choice and their end
+//! - `moves`: the control plane goes to another seed, and the firewall comes along (A8-A10)
+//! - `disasters`: backups, rolled keys, a shoot that sleeps, programs killed in the midst of a move
 //! - `offers`: what the seed tells of itself, tried before it is believed
 //! - `requests`: what becomes of requests that are not as they should be
 //! - `restarts`: programs that die at any moment
@@ -11,9 +14,12 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a fault in a test is a failed test")]
 
+mod attacks;
 mod bootstrap;
 mod credentials;
+mod disasters;
 mod input;
+mod moves;
 mod offers;
 mod requests;
 mod restarts;

@@ -423,11 +423,7 @@ async fn p33_a_name_stays_taken_while_a_certificate_of_it_is_good() {
     let agent = machine.start().unwrap();
     world.await_reason(&machine.firewall, "Bootstrapped").await.unwrap();
     agent.kill();
-    world
-        .seed
-        .kubectl_ok(&["delete", "firewall", "-n", world.namespace(), &machine.firewall])
-        .await
-        .unwrap();
+    world.shoot.delete_firewall(&machine.firewall).await.unwrap();
     other.shoot.create_firewall_object(&machine.firewall).await.unwrap();
     other.await_reason(&machine.firewall, "NameTaken").await.unwrap();
     let old = client_of(&machine.seed_kubeconfig()).await.unwrap();
