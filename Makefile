@@ -10,16 +10,16 @@ LONG_CASES ?= 20000
 # Without the lint, a test's failure is a page of the runtime's frames.
 export RUST_BACKTRACE ?= 0
 
-.PHONY: help demo test test-quick test-long lint policies control-plane clean-cache
+.PHONY: help demo test test-quick test-long lint policies tools control-plane clean-cache
 
 help: ## This list.
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "  %-14s %s\n", $$1, $$2 }'
 
-demo: control-plane ## Shows the whole bootstrap on this machine. KEEP=1: it stays up until Ctrl-C.
+demo: control-plane ## Shows the bootstrap and the move to another seed and back on this machine. KEEP=1: it stays up until Ctrl-C.
 	$(CARGO) build --quiet --workspace --bins
 	@target/debug/demo
 
-test: control-plane ## Every test, with real API servers and the real programs.
+test: tools control-plane ## Every test, with real API servers and the real programs.
 	$(CARGO) build --quiet --workspace --bins
 	$(CARGO) test --workspace -- --test-threads=$(TEST_THREADS)
 
@@ -42,6 +42,9 @@ lint: ## Formatting, clippy, licences and sources, go vet.
 
 policies: ## Writes manifests/seed/policies anew from the contract.
 	$(CARGO) run --quiet -p tests --bin policies
+
+tools: ## Installs the Debian packages that the tests use (as root), or names the command.
+	@tests/tools.sh
 
 control-plane: ## Builds the control plane for tests and the demo, if it is not there.
 	@tests/control-plane/build.sh >/dev/null

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -18,15 +19,32 @@ pub struct Program {
     log: PathBuf,
 }
 
+/// Where a program is killed: at the nth time that it enters this system call.
+#[derive(Clone, Copy, Debug)]
+pub struct KilledAt<'a> {
+    pub syscall: &'a str,
+    pub nth: u32,
+}
+
 impl Program {
-    fn start(name: &str, args: &[String], log: &Path) -> anyhow::Result<Self> {
+    fn start(name: &str, args: &[String], log: &Path, killed: Option<KilledAt<'_>>) -> anyhow::Result<Self> {
         let out = fs::OpenOptions::new().create(true).append(true).open(log)?;
-        let child = Command::new(binary(name)?)
+        let program = binary(name)?;
+        let mut command = match killed {
+            None => clean(Command::new(program)),
+            Some(KilledAt { syscall, nth }) => {
+                let mut strace = clean(Command::new("strace"));
+                let inject = format!("inject={syscall}:signal=SIGKILL:when={nth}");
+                let quiet = ["-f", "-qqq", "-o", "/dev/null", "-e", "signal=none", "-e", &inject];
+                // It counts for each thread, so there has to be one that does the work.
+                strace.args(quiet).arg(program).env("TOKIO_WORKER_THREADS", "1");
+                strace
+            }
+        };
+        let child = command
             .args(args)
-            // Nothing of the test's own environment: a KUBECONFIG there would be another cluster's.
-            .env_clear()
-            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-            .env("RUST_BACKTRACE", "1")
+            // With whoever traces it, it is one group.
+            .process_group(0)
             .stdin(Stdio::null())
             .stdout(out.try_clone()?)
             .stderr(out)
@@ -48,7 +66,15 @@ impl Program {
 
     /// SIGKILL: what a power cut leaves.
     pub fn kill(mut self) {
-        let _ = self.child.kill();
+        self.end();
+    }
+
+    fn end(&mut self) {
+        let group = rustix::process::Pid::from_child(&self.child);
+        // Once it was waited for, its number may be another's.
+        if self.runs() {
+            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        }
         let _ = self.child.wait();
     }
 
@@ -80,9 +106,17 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.end();
     }
+}
+
+/// Nothing of the test's own environment: a KUBECONFIG there would be another cluster's.
+fn clean(mut command: Command) -> Command {
+    command
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .env("RUST_BACKTRACE", "1");
+    command
 }
 
 /// The approver's place: its kubeconfig and its log.
@@ -120,12 +154,16 @@ impl ApproverHome {
     }
 
     pub fn start(&self, more: &[&str]) -> anyhow::Result<Program> {
+        self.start_killed(more, None)
+    }
+
+    pub fn start_killed(&self, more: &[&str], killed: Option<KilledAt<'_>>) -> anyhow::Result<Program> {
         let kubeconfig = self.dir.path().join("kubeconfig").display().to_string();
         let mut args = ["run", "--kubeconfig", &kubeconfig, "--seed-server", &self.server]
             .map(str::to_owned)
             .to_vec();
         args.extend(more.iter().map(ToString::to_string));
-        Program::start("firewall-approver", &args, &self.log_path())
+        Program::start("firewall-approver", &args, &self.log_path(), killed)
     }
 
     /// Firewalls are told to reach the seed there, from the next start on.
@@ -141,7 +179,7 @@ impl ApproverHome {
     /// With arguments of the caller's alone.
     pub fn start_with(&self, args: &[&str]) -> anyhow::Result<Program> {
         let args: Vec<String> = args.iter().map(ToString::to_string).collect();
-        Program::start("firewall-approver", &args, &self.log_path())
+        Program::start("firewall-approver", &args, &self.log_path(), None)
     }
 
     pub fn kubeconfig(&self) -> PathBuf {
@@ -190,12 +228,16 @@ impl Machine {
     }
 
     pub fn start_with(&self, more: &[&str]) -> anyhow::Result<Program> {
+        self.start_killed(more, None)
+    }
+
+    pub fn start_killed(&self, more: &[&str], killed: Option<KilledAt<'_>>) -> anyhow::Result<Program> {
         let hook = format!("touch {}", self.dir.path().join("hook").display());
         let mut args = vec!["run".to_owned()];
         args.extend(self.places());
         args.extend(["--hook".to_owned(), hook]);
         args.extend(more.iter().map(ToString::to_string));
-        Program::start("firewall-agent", &args, &self.log_path())
+        Program::start("firewall-agent", &args, &self.log_path(), killed)
     }
 
     /// Runs a command of the agent to its end.

@@ -1,5 +1,5 @@
 //! What goes wrong on a larger scale than one firewall: stores set back to a backup, a shoot whose keys are rolled, a
-//! shoot that is away for a long time, and programs that are killed in the midst of a move.
+//! shoot that is away for a long time.
 
 use std::fs;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tests::world::{Place, install_seed, install_shoot, other_seed, own_seed, see
 use tokio::time::Instant;
 
 use crate::moves::{EVENTUALLY, PROMISED, both, came_in, said, settled};
-use crate::support::{certificate_of, client_of, renewed, requests_for, user_of};
+use crate::support::{certificate_of, client_of, renewed, user_of};
 
 /// A shoot's API server of a test's own, which it may break.
 async fn own_shoot(name: &str, seeds: &[&Cluster]) -> Cluster {
@@ -235,104 +235,4 @@ async fn a7_while_a_shoot_is_hibernated_its_firewall_renews_from_the_seed_alone_
     said(&place, &machine.firewall, "Bootstrapped", "could not be told of a move").await;
     proxy.mend();
     settled(&place, &machine).await;
-}
-
-/// The state folder's content that a move changes; the report and the status say nothing about it.
-fn written(machine: &Machine) -> Vec<(String, Option<std::time::SystemTime>, u64)> {
-    use std::os::unix::fs::MetadataExt;
-    let mut found = Vec::new();
-    for folder in [machine.state(), machine.config(), machine.state().join("pairs")] {
-        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            let ours = [".firewall-agent-", "lock", "status.json", "writable", ".shoot"];
-            if let Ok(meta) = fs::symlink_metadata(entry.path())
-                && !meta.is_dir()
-                && !ours.iter().any(|start| name.starts_with(start))
-            {
-                found.push((name, meta.modified().ok(), meta.ino()));
-            }
-        }
-    }
-    found.sort();
-    found
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn d1_an_agent_that_is_killed_after_each_write_of_a_move_comes_in_with_one_key_and_one_request() {
-    let stage = Stage::new("shoot--disaster--agent").await.unwrap();
-    let (Stage { a, b }, _approvers) = (&stage, both(&stage));
-    let (machine, agent) = came_in(a, "00001").await;
-    let key = machine.key().unwrap();
-    agent.kill();
-    let began = a.move_to(b, Leaves::Nothing).await.unwrap();
-    let mut kills = 0;
-    // Killed as soon as it has written one thing more, until it writes nothing more.
-    loop {
-        let agent = machine.start().unwrap();
-        let before = written(&machine);
-        let end = Instant::now() + Duration::from_secs(10);
-        while Instant::now() < end && written(&machine) == before {
-            tokio::time::sleep(Duration::from_micros(300)).await;
-        }
-        let more = written(&machine) != before;
-        agent.kill();
-        kills += 1;
-        assert_eq!(machine.key().unwrap(), key);
-        certificate_of(&machine).unwrap();
-        let undecided = requests_for(b, &machine.firewall).await.unwrap();
-        let undecided = undecided
-            .iter()
-            .filter(|request| request.status.as_ref().is_none_or(|status| status.conditions.is_none()));
-        assert!(undecided.count() <= 1);
-        assert!(kills < 60, "it never comes to rest:\n{}", tail(&machine.log()));
-        if !more {
-            break;
-        }
-    }
-    println!("killed {kills} times");
-    assert!(kills >= 5, "nothing was interrupted");
-    let _agent = machine.start().unwrap();
-    b.has(&machine, began, Duration::from_secs(600)).await.unwrap();
-    settled(b, &machine).await;
-    one_token(b).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn d1_an_approver_that_is_killed_at_any_moment_of_a_move_makes_no_second_token() {
-    let stage = Stage::new("shoot--disaster--approver").await.unwrap();
-    let Stage { a, b } = &stage;
-    let _a = a.approver().unwrap();
-    let (machine, _agent) = came_in(a, "00001").await;
-    let key = machine.key().unwrap();
-    let began = a.move_to(b, Leaves::Nothing).await.unwrap();
-    // It lives a little longer each time: from the first call to the last write each moment is hit.
-    let mut life = Duration::from_millis(60);
-    while life < Duration::from_millis(2_500) {
-        let approver = b.approver().unwrap();
-        tokio::time::sleep(life).await;
-        approver.kill();
-        one_token(b).await;
-        life = life * 5 / 4;
-    }
-    let _b = b.approver().unwrap();
-    b.has(&machine, began, Duration::from_secs(300)).await.unwrap();
-    settled(b, &machine).await;
-    one_token(b).await;
-    assert_eq!(machine.key().unwrap(), key);
-    let requests = requests_for(b, &machine.firewall).await.unwrap();
-    for request in &requests {
-        let conditions = request.status.as_ref().and_then(|status| status.conditions.as_ref());
-        assert!(
-            conditions.is_some_and(|conditions| conditions.len() == 1),
-            "{request:?}"
-        );
-    }
-}
-
-/// Of all tokens that were ever made here for this shoot there is at most one.
-async fn one_token(place: &Place<'_>) {
-    let label = format!("firewall.metal-stack.io/namespace={}", place.namespace());
-    let args = ["get", "secret", "-n", "kube-system", "-l", &label, "-o", "name"];
-    let tokens = place.seed.kubectl_ok(&args).await.unwrap();
-    assert!(tokens.lines().count() <= 1, "{tokens}");
 }

@@ -4,8 +4,9 @@
 //! - `attacks`: what stands in the shoot may be anybody's
 //! - `bootstrap`: a machine with nothing but a bootstrap kubeconfig comes to work, and goes on (A1-A7)
 //! - `credentials`: both kinds of bootstrap credential, their choice and their end
+//! - `kills`: programs killed at each point of a move
 //! - `moves`: the control plane goes to another seed, and the firewall comes along (A8-A10)
-//! - `disasters`: backups, rolled keys, a shoot that sleeps, programs killed in the midst of a move
+//! - `disasters`: backups, rolled keys, a shoot that sleeps
 //! - `offers`: what the seed tells of itself, tried before it is believed
 //! - `requests`: what becomes of requests that are not as they should be
 //! - `restarts`: programs that die at any moment
@@ -19,6 +20,7 @@ mod bootstrap;
 mod credentials;
 mod disasters;
 mod input;
+mod kills;
 mod moves;
 mod offers;
 mod requests;
