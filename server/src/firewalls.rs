@@ -154,6 +154,12 @@ impl<'a> Worker<'a> {
         }
         let mut side = self.sight.shoot();
         let shoot = side.shoot.as_deref();
+        if let Some(shoot) = shoot.filter(|shoot| shoot.is_blind(name.as_str()))
+            && let Some(_turn) = shoot.turn().await
+            && let Err(failure) = shoot.look(name.as_str()).await
+        {
+            tracing::debug!(firewall = %self.object, %failure, "the list of monitors has to tell");
+        }
         let monitor = shoot.and_then(|shoot| shoot.monitor(name.as_str()));
         let advanced = self.advance(&name, shoot, monitor.as_ref(), false, now).await?;
         let provision = self.provision(&name);
@@ -177,7 +183,7 @@ impl<'a> Worker<'a> {
         }
         stood?;
         let mut again = recheck(&advanced, side.closed.as_ref(), self.approver.poll, now);
-        if side.shoot.as_deref().is_some_and(Shoot::is_new) {
+        if side.shoot.as_deref().is_some_and(|shoot| shoot.is_blind(name.as_str())) {
             again = again.min(LOOK_AGAIN);
         }
         match self
@@ -367,7 +373,7 @@ impl<'a> Worker<'a> {
             accept_key: annotations.get(names::ACCEPT_KEY).map(String::as_str),
             rebootstrap: annotations.get(names::REBOOTSTRAP).map(String::as_str),
             export: annotations.get(names::EXPORT).map(String::as_str),
-            blind: shoot.is_some_and(Shoot::is_new),
+            blind: shoot.is_some_and(|shoot| shoot.is_blind(name.as_str())),
             monitor: monitor.is_some(),
             authentic: authentic.as_ref(),
             // Whether a CA's certificates are refused takes canaries to know.

@@ -12,7 +12,7 @@ use contract::names;
 use contract::reasons::Reason;
 use contract::report::{FRESH, Report};
 use futures::StreamExt;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Secret;
 use kube::core::PartialObjectMeta;
 use kube::runtime::{WatchStreamExt, watcher};
@@ -20,7 +20,9 @@ use kube::{Api, Client, ResourceExt};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::JoinHandle;
 
+use cluster::api::call_opt;
 use cluster::client;
+use cluster::failure::Failure;
 use cluster::firewall::FirewallMonitor;
 
 use crate::watches::watched;
@@ -28,6 +30,9 @@ use crate::watches::watched;
 /// How much of a tenant's is read at a time, and kept.
 const PAGE: u32 = 10;
 const REPORT_MAX: usize = 16 * 1024;
+/// A machine's clock is measured in whole seconds, each time anew: of two reports so close to each other the one that
+/// came last counts.
+const SKEW: SignedDuration = SignedDuration::from_secs(10);
 /// So long the first list of a shoot that was just opened is waited for.
 const FIRST_LOOK: Duration = Duration::from_secs(10);
 const KEPT_MAX: usize = 4 * 1024 * 1024;
@@ -192,7 +197,7 @@ impl Shoot {
         // Of a machine whose clock is ahead and that does not know it yet: nothing would ever be later.
         let ahead = report.made() > now + FRESH;
         match newest.get(firewall) {
-            Some(known) if known.key == report.key && (ahead || known.made() > report.made()) => known.clone(),
+            Some(known) if known.key == report.key && (ahead || known.made() > report.made() + SKEW) => known.clone(),
             _ if ahead => report,
             _ => {
                 newest.insert(firewall.to_owned(), report.clone());
@@ -223,9 +228,22 @@ impl Shoot {
         monitors.complete && !monitors.dropped
     }
 
-    /// Whether it was opened a moment ago, and what stands in it has not been read yet.
-    pub fn is_new(&self) -> bool {
-        !self.monitors.lock().complete && self.opened.elapsed() < FIRST_LOOK
+    /// Whether it was opened a moment ago, and this firewall's monitor has not been read yet.
+    pub fn is_blind(&self, firewall: &str) -> bool {
+        let monitors = self.monitors.lock();
+        !monitors.complete && !monitors.looked.contains(firewall) && self.opened.elapsed() < FIRST_LOOK
+    }
+
+    /// Reads this firewall's monitor without waiting for the list: the tenant may have made it long.
+    pub async fn look(&self, firewall: &str) -> Result<(), Failure> {
+        let api: Api<FirewallMonitor> = Api::namespaced(self.client.clone(), names::MONITOR_NAMESPACE);
+        let what = format!("get FirewallMonitor {}/{firewall}", names::MONITOR_NAMESPACE);
+        let found = call_opt(what, api.get_metadata(firewall)).await?;
+        if let Some(monitor) = found {
+            self.monitors.keep(firewall, read(monitor));
+        }
+        self.monitors.lock().looked.insert(firewall.to_owned());
+        Ok(())
     }
 
     /// The right to work in this shoot; none if another worker has it and the shoot is slow. So one tenant's slow
@@ -244,6 +262,8 @@ struct Kept {
     seen: HashMap<String, Monitor>,
     /// Those that a new list has brought so far.
     listed: HashSet<String>,
+    /// Those that were read on their own, before the first list was complete.
+    looked: HashSet<String>,
     complete: bool,
     /// There were more than is kept.
     dropped: bool,

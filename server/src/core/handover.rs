@@ -38,9 +38,6 @@ pub fn recover(next: &mut Record, seen: &Seen<'_>, now: Timestamp) {
         if next.keys.pin.as_ref().is_some_and(|pin| pin.key.is_none()) {
             next.keys = next.keys.know(&report.key);
         }
-        if report.seed == seen.seed {
-            next.order = next.order.max(report.taken_up);
-        }
         next.order.generation = next.order.generation.max(report.taken_up.generation);
     }
 }

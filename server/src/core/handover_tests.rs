@@ -512,6 +512,11 @@ fn what_this_very_seed_said_under_a_higher_authority_is_taken_up() {
     let next = advance(Some(&machine.record()), &seen, at(2_000));
     assert_eq!(ahead(&next, &seen), None);
     assert!(next.order.authority >= 7_000);
+    // The firewall says what it took up while it is still at home here: that may have come from elsewhere.
+    let leaving = machine.report("b", "01", own.order, 1_990);
+    let seen = machine.seen(Some(&leaving));
+    let next = advance(Some(&machine.record()), &seen, at(2_000));
+    assert!(ahead(&next, &seen).is_some());
 }
 
 #[test]

@@ -13,7 +13,7 @@ use kube::{Api, Client, ResourceExt};
 use secrecy::ExposeSecret;
 use tests::harness::{client_from, eventually};
 use tests::programs::Machine;
-use tests::world::World;
+use tests::world::Place;
 
 /// A client from a kubeconfig on a machine, as its consumer would make it.
 pub(crate) async fn client_of(kubeconfig: &Path) -> anyhow::Result<Client> {
@@ -38,7 +38,7 @@ pub(crate) fn token_of(kubeconfig: &str) -> anyhow::Result<String> {
 }
 
 /// Every request for this firewall, the oldest first.
-pub(crate) async fn requests_for(world: &World, firewall: &str) -> anyhow::Result<Vec<CertificateSigningRequest>> {
+pub(crate) async fn requests_for(world: &Place<'_>, firewall: &str) -> anyhow::Result<Vec<CertificateSigningRequest>> {
     let all: Api<CertificateSigningRequest> = Api::all(world.admin().await?);
     let mut found: Vec<_> = all.list(&ListParams::default()).await?.items;
     found.retain(|csr| contract::csr::read(&csr.spec.request.0).is_ok_and(|read| read.firewall.as_str() == firewall));
