@@ -181,3 +181,74 @@ async fn write(firewall: &FirewallName, shoot: &Shoot, monitor: &Monitor, messag
         answer => answer.map(drop),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use contract::handover::{SealKey, write};
+    use contract::record::{Keys, Pending};
+    use jiff::Timestamp;
+
+    use super::*;
+
+    /// The handover key signs for every firewall of the shoot, and numbers are alike: a sibling's message, or one of
+    /// another time, must not pass for what is on record.
+    #[test]
+    fn only_the_very_message_on_record_is_taken_for_ours() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let (key, machine, seal) = (
+            PrivateKey::generate().unwrap(),
+            PrivateKey::generate().unwrap().public(),
+            SealKey::generate().unwrap(),
+        );
+        let sent = Sent {
+            issued: at(8),
+            expires: at(3608),
+            sealed_to: Some(seal.public().thumbprint()),
+        };
+        let record = Record {
+            seed: "seed-b".into(),
+            keys: Keys::default().restore(&machine.thumbprint(), at(1)),
+            order: Order {
+                authority: 5,
+                generation: 2,
+            },
+            handover: Some(Pending {
+                reason: "SeedMoved".into(),
+                since: at(7),
+                sent: Some(sent.clone()),
+            }),
+            ..Record::default()
+        };
+        let firewall = FirewallName::parse("fw-1").unwrap();
+        let sending = Sending {
+            firewall: &firewall,
+            namespace: "shoot--a",
+            record: &record,
+            key: &key,
+            report: None,
+            kubeconfig: None,
+        };
+        let pin = record.keys.pin.as_ref().unwrap();
+        let right = claims(&sending, &sent, pin);
+        let sealed = |claims: &Claims| write(&key, claims, Some((seal.public(), "kubeconfig"))).unwrap();
+        assert!(is_ours(&sealed(&right), &sending, &sent, pin));
+        type Change = fn(&mut Claims);
+        let changes: [Change; 5] = [
+            |claims| claims.firewall = FirewallName::parse("fw-2").unwrap(),
+            |claims| claims.namespace = "shoot--b".into(),
+            |claims| claims.seed = "seed-a".into(),
+            |claims| claims.issued = Timestamp::UNIX_EPOCH,
+            |claims| claims.order.generation = 1,
+        ];
+        for change in changes {
+            let mut other = right.clone();
+            change(&mut other);
+            assert!(!is_ours(&sealed(&other), &sending, &sent, pin), "{other:?}");
+        }
+        let notice = write(&key, &right, None).unwrap();
+        assert!(!is_ours(&notice, &sending, &sent, pin));
+        let foreign = PrivateKey::generate().unwrap();
+        let forged = write(&foreign, &right, Some((seal.public(), "kubeconfig"))).unwrap();
+        assert!(!is_ours(&forged, &sending, &sent, pin));
+    }
+}

@@ -3,6 +3,8 @@
 use contract::key::{PrivateKey, PublicKey};
 use contract::record::{Certificate, Credential, CredentialKind, KeyVerdict, Keys};
 
+use contract::report::Report;
+
 use super::*;
 
 fn at(second: i64) -> Timestamp {
@@ -203,4 +205,149 @@ fn stands<'a>(name: &'a FirewallName, record: &'a Record) -> Stands<'a> {
         refused: None,
         closed: None,
     }
+}
+
+fn report_of(record: &Record, handover_key: &PublicKey) -> Report {
+    Report {
+        firewall: FirewallName::parse("fw-1").unwrap(),
+        seed: "seed-a".into(),
+        namespace: "shoot--a".into(),
+        certificate: None,
+        taken_up: record.order,
+        seal: None,
+        key: key(),
+        handover_keys: vec![handover_key.thumbprint()],
+        server: String::new(),
+        ca: String::new(),
+        refused: false,
+        cut_off: false,
+        clock_skew_seconds: None,
+        last_error: None,
+        agent_version: "0.1.0".into(),
+        time: at(1),
+    }
+}
+
+fn pending(reason: Reason, sealed: Option<bool>) -> Pending {
+    Pending {
+        reason: reason.as_str().into(),
+        since: at(7),
+        sent: sealed.map(|sealed| contract::record::Sent {
+            issued: at(8),
+            expires: at(3608),
+            sealed_to: sealed.then(|| key().thumbprint()),
+        }),
+    }
+}
+
+#[test]
+fn a_shoot_that_sleeps_for_days_is_no_alarm_for_a_firewall_that_works() {
+    let name = FirewallName::parse("fw-1").unwrap();
+    let record = issued(pinned().prove(at(6)));
+    let away = || Some((Reason::ShootUnreachable, "it does not answer".to_owned()));
+    for day in 1..300 {
+        let status = status_of(&record, true, away(), at(day * 86_400));
+        assert_eq!((status.state, status.reason), (State::Ready, Reason::Bootstrapped));
+        assert!(status.message.contains("could not be told"), "{}", status.message);
+    }
+    // It is one where there is something to tell.
+    let moved = Record {
+        handover: Some(pending(Reason::SeedMoved, None)),
+        ..record
+    };
+    let status = of(
+        &Stands {
+            closed: away(),
+            ..stands(&name, &moved)
+        },
+        at(10),
+    );
+    assert_eq!(
+        (status.state, status.reason),
+        (State::Refused, Reason::ShootUnreachable)
+    );
+}
+
+#[test]
+fn how_far_a_handover_has_got_is_said() {
+    let name = FirewallName::parse("fw-1").unwrap();
+    let of_handover = |sealed, reported: bool| {
+        let record = Record {
+            handover: Some(pending(Reason::SeedMoved, sealed)),
+            order: Order {
+                authority: 5,
+                generation: 2,
+            },
+            ..issued(pinned().prove(at(6)))
+        };
+        let handover_key = key();
+        let report = report_of(&record, &handover_key);
+        let status = of(
+            &Stands {
+                report: reported.then_some(&report),
+                handover_key: handover_key.thumbprint(),
+                ..stands(&name, &record)
+            },
+            at(10),
+        );
+        assert_eq!((status.state, status.reason), (State::Waiting, Reason::SeedMoved));
+        status.message
+    };
+    assert!(of_handover(None, false).contains("its report is awaited"));
+    assert!(of_handover(Some(false), false).contains("notice 5/2"));
+    assert!(of_handover(Some(true), false).contains("handover 5/2 is sealed for it"));
+    assert!(of_handover(Some(true), true).contains("has taken up handover 5/2"));
+}
+
+#[test]
+fn what_only_an_operator_can_mend_names_the_very_command() {
+    let name = FirewallName::parse("fw-1").unwrap();
+    let lost = Record::default();
+    let (ours, other) = (key(), key());
+    let refused = |record: &Record, report: Report, handover_key: &PublicKey| {
+        let status = of(
+            &Stands {
+                unverified: Some(report),
+                handover_key: handover_key.thumbprint(),
+                ..stands(&name, record)
+            },
+            at(10),
+        );
+        assert_eq!(status.state, State::Refused);
+        (status.reason, status.message)
+    };
+    let report = report_of(&lost, &ours);
+    let command = format!(
+        "kubectl annotate firewall -n shoot--a fw-1 firewall.metal-stack.io/accept-key={}@uid-a",
+        report.key.thumbprint()
+    );
+    let (reason, message) = refused(&lost, report.clone(), &ours);
+    assert_eq!(reason, Reason::KeyUnknown);
+    assert!(message.ends_with(&command), "{message}");
+    let (reason, message) = refused(&lost, report, &other);
+    assert_eq!(reason, Reason::HandoverKeyLost);
+    assert!(
+        message.contains("`firewall-approver export shoot--a/fw-1`"),
+        "{message}"
+    );
+    let never = Record {
+        handover: Some(pending(Reason::SeedMoved, None)),
+        ..waiting()
+    };
+    let status = of(&stands(&name, &never), at(10));
+    assert_eq!(
+        (status.state, status.reason),
+        (State::Refused, Reason::UserdataOutdated)
+    );
+    assert!(status.message.contains("`firewall-approver export shoot--a/fw-1`"));
+    // A record that is whole is judged by nothing that stands unsigned in the shoot.
+    let whole = issued(pinned().prove(at(6)));
+    let status = of(
+        &Stands {
+            unverified: Some(report_of(&whole, &other)),
+            ..stands(&name, &whole)
+        },
+        at(10),
+    );
+    assert_eq!(status.reason, Reason::Bootstrapped);
 }
