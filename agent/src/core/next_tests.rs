@@ -4,6 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 
+#[path = "next_tests/asleep.rs"]
+mod asleep;
 #[path = "next_tests/moves.rs"]
 mod moves;
 use crate::core::{Event, Own, Patience, Pending, Void};
