@@ -4,10 +4,10 @@ use proptest::prelude::*;
 
 use super::*;
 
-#[path = "next_tests/asleep.rs"]
-mod asleep;
 #[path = "next_tests/moves.rs"]
 mod moves;
+#[path = "next_tests/years.rs"]
+mod years;
 use crate::core::{Event, Own, Patience, Pending, Void};
 
 fn at(second: i64) -> Timestamp {
