@@ -26,7 +26,7 @@ test: tools control-plane ## Every test, with real API servers and the real prog
 test-quick: ## What needs no API server.
 	$(CARGO) test -p contract -p cluster -p server -p agent
 
-test-long: ## The properties of parsers, policy and state machine, many times over: some ten minutes.
+test-long: ## The properties of parsers, policy and state machine, many times over: some three minutes.
 	PROPTEST_CASES=$(LONG_CASES) $(CARGO) test -p contract -p server -p agent --lib
 
 # The flags of build.sh, so that what it compiled is not compiled again.

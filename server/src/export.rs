@@ -57,7 +57,7 @@ pub async fn export(export: &Export) -> anyhow::Result<()> {
         {
             std::io::stdout().write_all(kubeconfig.as_bytes())?;
             let said = "on the machine, write it to /etc/firewall-controller/.bootstrap.kubeconfig with mode 0600; \
-                        it is good for an hour, for that machine's own key only\n";
+                        it is good for an hour, for that machine's own key only, or for the first that comes if none is known\n";
             std::io::stderr().write_all(said.as_bytes())?;
             return Ok(());
         }
@@ -65,7 +65,7 @@ pub async fn export(export: &Export) -> anyhow::Result<()> {
             let firewall = call(format!("get Firewall {namespace}/{name}"), firewalls.get(name.as_str())).await?;
             let state = firewall.annotations().get(names::SEED_ACCESS_STATE);
             bail!(
-                "no firewall-approver made a bootstrap kubeconfig for Firewall {namespace}/{name} within {} s: is it running and does it serve this namespace? Its last word: {}",
+                "no bootstrap kubeconfig for Firewall {namespace}/{name} that works from here appeared within {} s: is the firewall-approver running, does it serve this namespace, and is the address that firewalls use reached from here? Its last word: {}",
                 DEADLINE.as_secs(),
                 state.map_or("none", String::as_str)
             );

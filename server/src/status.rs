@@ -37,7 +37,14 @@ pub async fn tell(approver: &Approver, firewall: &Firewall, status: &Status) -> 
     let told = firewall.annotations().get(names::SEED_ACCESS_STATE);
     let told: Option<Told> = told.and_then(|json| serde_json::from_str(json).ok());
     let since = match &told {
-        Some(told) if told.state == status.state && told.reason == status.reason.as_str() => told.since,
+        // One that is older than the Firewall came along from another seed.
+        Some(told)
+            if told.state == status.state
+                && told.reason == status.reason.as_str()
+                && firewall.creation_timestamp().is_none_or(|made| made.0 <= told.since) =>
+        {
+            told.since
+        }
         // Whole seconds: for people, and the same when it is read back.
         _ => Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default(),
     };

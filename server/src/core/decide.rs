@@ -373,8 +373,9 @@ pub fn two_keys(firewall: &FirewallName, keys: &Keys) -> String {
     let shown = seen.get(..seen.len().min(KEYS_SHOWN)).unwrap_or_default();
     format!(
         "{} keys came with the bootstrap credential of firewall {firewall}, and one may be a thief's. Compare with \
-         `firewall-agent status` on the machine, then annotate the Firewall with {}=<thumbprint>@<UID of the Firewall>. \
-         The keys: {}{}",
+         `firewall-agent status` on the machine. If its key is not the first of these, accept none: give the machine a \
+         Firewall of another name. If it is, annotate the Firewall with {}=<thumbprint>@<UID of the Firewall>. \
+         The keys, in the order in which they came: {}{}",
         seen.len(),
         names::ACCEPT_KEY,
         shown.join(", "),

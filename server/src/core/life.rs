@@ -12,7 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::handover;
 use super::verdict::{Facts, Issuer, Verdict, verdict};
 
-/// A bootstrap token's life, as A1 has it, and how long before its end it is extended.
+/// A bootstrap token's life, and how long before its end it is extended.
 pub const TOKEN_LIFE: SignedDuration = SignedDuration::from_mins(60);
 pub const EXTEND_BEFORE: SignedDuration = SignedDuration::from_mins(30);
 /// Nothing extends a bootstrap credential past this.

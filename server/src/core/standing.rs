@@ -73,7 +73,7 @@ pub fn of(stands: &Stands<'_>, now: Timestamp) -> Status {
     }
     if let Some(ahead) = stands.ahead {
         let message = format!(
-            "another seed speaks for this firewall with a higher authority ({}, here it is {}), so nothing is done here; if this seed is the right one, take the firewall back with {}",
+            "another seed speaks for this firewall with a higher authority ({}, here it is {}), so nothing is done here; only if the shoot's control plane is in this seed, take the firewall back with {}",
             ahead.authority,
             record.order.authority,
             export(stands)
@@ -141,7 +141,7 @@ fn unknown(stands: &Stands<'_>) -> Option<(Reason, String)> {
     let key = report.key.thumbprint();
     let (namespace, name) = stands.object.split_once('/').unwrap_or_default();
     let message = format!(
-        "nothing on record says which key is this machine's; its report is signed by {key}. If `firewall-agent status` on the machine shows that key: kubectl annotate firewall -n {namespace} {name} {}={key}@{}",
+        "nothing on record says which key is this machine's; its report is signed by {key}. If `firewall-agent status` on the machine shows that key: kubectl annotate --overwrite firewall -n {namespace} {name} {}={key}@{}",
         names::ACCEPT_KEY,
         stands.uid
     );

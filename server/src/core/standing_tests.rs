@@ -318,7 +318,7 @@ fn what_only_an_operator_can_mend_names_the_very_command() {
     };
     let report = report_of(&lost, &ours);
     let command = format!(
-        "kubectl annotate firewall -n shoot--a fw-1 firewall.metal-stack.io/accept-key={}@uid-a",
+        "kubectl annotate --overwrite firewall -n shoot--a fw-1 firewall.metal-stack.io/accept-key={}@uid-a",
         report.key.thumbprint()
     );
     let (reason, message) = refused(&lost, report.clone(), &ours);
