@@ -4,7 +4,7 @@
 set -eu
 
 missing=
-for tool in strace; do
+for tool in strace faketime; do
 	command -v "$tool" >/dev/null 2>&1 || missing="$missing $tool"
 done
 [ -n "$missing" ] || exit 0

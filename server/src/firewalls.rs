@@ -482,7 +482,13 @@ fn done(state: Phase, reason: Reason, message: String) -> (Status, Duration) {
 fn recheck(advanced: &Advanced, closed: Option<&Closed>, poll: Duration, now: Timestamp) -> Duration {
     let verdict = match advanced.verdict {
         Verdict::Valid(at) => at,
-        Verdict::Renew(_) | Verdict::Rebootstrap(_) => None,
+        // It ends all the same if nobody renews it.
+        Verdict::Renew(_) => advanced
+            .record
+            .certificate
+            .as_ref()
+            .map(|certificate| certificate.not_after),
+        Verdict::Rebootstrap(_) => None,
     };
     let next = life::recheck_at(&advanced.record).into_iter().chain(verdict).min();
     let by_record = next.map_or(poll, |at| {

@@ -28,6 +28,16 @@ pub struct KilledAt<'a> {
 
 impl Program {
     fn start(name: &str, args: &[String], log: &Path, killed: Option<KilledAt<'_>>) -> anyhow::Result<Self> {
+        Self::start_in(name, args, log, killed, &[])
+    }
+
+    fn start_in(
+        name: &str,
+        args: &[String],
+        log: &Path,
+        killed: Option<KilledAt<'_>>,
+        environment: &[(&str, &str)],
+    ) -> anyhow::Result<Self> {
         let out = fs::OpenOptions::new().create(true).append(true).open(log)?;
         let program = binary(name)?;
         let mut command = match killed {
@@ -43,6 +53,7 @@ impl Program {
         };
         let child = command
             .args(args)
+            .envs(environment.iter().copied())
             // With whoever traces it, it is one group.
             .process_group(0)
             .stdin(Stdio::null())
@@ -232,12 +243,21 @@ impl Machine {
     }
 
     pub fn start_killed(&self, more: &[&str], killed: Option<KilledAt<'_>>) -> anyhow::Result<Program> {
+        Program::start("firewall-agent", &self.run_args(more), &self.log_path(), killed)
+    }
+
+    pub fn start_in(&self, environment: &[(&str, &str)]) -> anyhow::Result<Program> {
+        let args = self.run_args(&[]);
+        Program::start_in("firewall-agent", &args, &self.log_path(), None, environment)
+    }
+
+    fn run_args(&self, more: &[&str]) -> Vec<String> {
         let hook = format!("touch {}", self.dir.path().join("hook").display());
         let mut args = vec!["run".to_owned()];
         args.extend(self.places());
         args.extend(["--hook".to_owned(), hook]);
         args.extend(more.iter().map(ToString::to_string));
-        Program::start("firewall-agent", &args, &self.log_path(), killed)
+        args
     }
 
     /// Runs a command of the agent to its end.

@@ -209,6 +209,8 @@ async fn a7_while_a_shoot_is_hibernated_its_firewall_renews_from_the_seed_alone_
         signing_duration: Some(Duration::from_secs(60)),
         ..ClusterOptions::new("seed-short")
     };
+    // With what all tests share comes what the shoot needs.
+    tests::world::seed().await.unwrap();
     let seed = Cluster::start(options).await.unwrap();
     let shoot = shoot_cluster().await.unwrap();
     install_crds(&seed, shoot).await.unwrap();

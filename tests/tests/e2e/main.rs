@@ -5,6 +5,7 @@
 //! - `bootstrap`: a machine with nothing but a bootstrap kubeconfig comes to work, and goes on (A1-A7)
 //! - `credentials`: both kinds of bootstrap credential, their choice and their end
 //! - `kills`: programs killed at each point of a move
+//! - `lifetimes`: certificates that end, are late, refused or gone, and clocks that are wrong
 //! - `moves`: the control plane goes to another seed, and the firewall comes along (A8-A10)
 //! - `disasters`: backups, rolled keys, a shoot that sleeps
 //! - `offers`: what the seed tells of itself, tried before it is believed
@@ -21,6 +22,7 @@ mod credentials;
 mod disasters;
 mod input;
 mod kills;
+mod lifetimes;
 mod moves;
 mod offers;
 mod requests;
