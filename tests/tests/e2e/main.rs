@@ -20,6 +20,7 @@ mod attacks;
 mod bootstrap;
 mod credentials;
 mod disasters;
+mod files;
 mod input;
 mod kills;
 mod lifetimes;
