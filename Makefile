@@ -10,7 +10,7 @@ LONG_CASES ?= 20000
 # Without the lint, a test's failure is a page of the runtime's frames.
 export RUST_BACKTRACE ?= 0
 
-.PHONY: help demo test test-quick test-long lint policies tools control-plane clean-cache
+.PHONY: help demo soak test test-quick test-long lint policies tools control-plane consumer clean-cache
 
 help: ## This list.
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "  %-14s %s\n", $$1, $$2 }'
@@ -19,9 +19,14 @@ demo: control-plane ## Shows the bootstrap and the move to another seed and back
 	$(CARGO) build --quiet --workspace --bins
 	@target/debug/demo
 
-test: tools control-plane ## Every test, with real API servers and the real programs.
+soak: control-plane consumer ## Rolls the CAs for MINUTES (12) under a consumer. STOCK=1: client-go as it comes, with an overlap of 6 minutes.
+	$(CARGO) build --quiet --workspace --bins
+	@target/debug/soak $(MINUTES) $(if $(STOCK),--stock)
+
+test: tools control-plane consumer ## Every test, with real API servers and the real programs.
 	$(CARGO) build --quiet --workspace --bins
 	$(CARGO) test --workspace -- --test-threads=$(TEST_THREADS)
+	cd tests/consumer && CGO_ENABLED=0 go test -trimpath .
 
 test-quick: ## What needs no API server.
 	$(CARGO) test -p contract -p cluster -p server -p agent
@@ -39,6 +44,7 @@ lint: ## Formatting, clippy, licences and sources, go vet.
 		echo "cargo-deny is not installed: licences and sources were not checked (cargo install --locked cargo-deny)"; \
 	fi
 	cd tests/control-plane && CGO_ENABLED=0 go vet -trimpath .
+	cd tests/consumer && CGO_ENABLED=0 go vet -trimpath .
 
 policies: ## Writes manifests/seed/policies anew from the contract.
 	$(CARGO) run --quiet -p tests --bin policies
@@ -49,5 +55,8 @@ tools: ## Installs the Debian packages that the tests use (as root), or names th
 control-plane: ## Builds the control plane for tests and the demo, if it is not there.
 	@tests/control-plane/build.sh >/dev/null
 
-clean-cache: ## Removes the control planes that were built.
+consumer: ## Builds the consumer for tests, if it is not there.
+	@tests/consumer/build.sh >/dev/null
+
+clean-cache: ## Removes the control planes and consumers that were built.
 	rm -rf "$(CONTROL_PLANE_CACHE)"

@@ -3,8 +3,10 @@
 # with the command that installs them where it cannot.
 set -eu
 
+# Debian has programs for administrators where not every user looks.
+PATH=$PATH:/usr/sbin
 missing=
-for tool in strace faketime; do
+for tool in strace faketime haproxy; do
 	command -v "$tool" >/dev/null 2>&1 || missing="$missing $tool"
 done
 [ -n "$missing" ] || exit 0

@@ -119,6 +119,8 @@ pub(crate) struct Machine {
     pub(crate) seen: Option<FirewallSeen>,
     /// The value of the annotation that asks for a renewal and was not taken up yet.
     pub(crate) asked: Option<String>,
+    /// Serial of the certificate that the seed wants renewed.
+    pub(crate) superseded: Option<String>,
     pub(crate) offer: Option<AgentAccess>,
     pub(crate) lifeline: Option<Lifeline>,
     pub(crate) lifeline_state: LifelineState,
@@ -217,6 +219,7 @@ impl Machine {
             cut_off: false,
             seen: None,
             asked: None,
+            superseded: None,
             offer: None,
             lifeline,
             lifeline_state: LifelineState::default(),
@@ -315,7 +318,10 @@ impl Machine {
     }
 
     pub(crate) fn look(&mut self, now: Timestamp) -> Seen {
-        let renewal = self.asked.is_some() || self.store.paths.renew().exists();
+        // Once: its successor has another serial.
+        let own = self.pair.as_ref().map(|pair| &pair.issued.serial);
+        let superseded = own.is_some() && self.superseded.as_ref() == own;
+        let renewal = self.asked.is_some() || superseded || self.store.paths.renew().exists();
         let accepted = self.state.accepted(now);
         let nothing = Seen {
             bootstrap: false,

@@ -109,6 +109,7 @@ impl Machine {
         let ca = CaBundle::from_pem(&told.ca).map_err(|e| format!("key \"ca.crt\" {e}"))?;
         let Mode::Certificate = told.mode;
         let offered = told.server != access.server || ca.pem() != access.ca;
+        self.superseded.clone_from(&told.renew);
         access.seed = Some(told.seed.clone());
         access.handover_keys.clone_from(&told.handover_keys);
         if self.access.as_ref() != Some(&access) {
@@ -185,4 +186,42 @@ enum ReadError {
     Failed(#[from] Failure),
     #[error("{0}")]
     Content(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::handover::tests::Fixture;
+
+    #[tokio::test]
+    async fn c1_what_the_seed_wants_renewed_is_renewed_once() {
+        let fixture = Fixture::new();
+        let mut machine = fixture.machine();
+        let access = machine.access.clone().unwrap();
+        let told = |renew: Option<&str>| AgentAccess {
+            server: access.server.clone(),
+            ca: access.ca.clone(),
+            mode: Mode::Certificate,
+            seed: "seed-a-uid".into(),
+            handover_keys: access.handover_keys.clone(),
+            lifeline: None,
+            renew: renew.map(str::to_owned),
+        };
+        let wanted = |machine: &mut Machine| machine.look(Timestamp::now()).renewal;
+        let own = machine.pair.as_ref().unwrap().issued.serial.clone();
+        for (renew, wants) in [(None, false), (Some("ff"), false), (Some(own.as_str()), true)] {
+            machine.told_by_seed(&told(renew)).unwrap();
+            assert_eq!(wanted(&mut machine), wants, "{renew:?}");
+        }
+        machine.accept_renewal();
+        assert!(machine.state.renewal && machine.handled.pending);
+        assert_eq!(
+            machine.handled.renew, None,
+            "what an operator may ask for is another word"
+        );
+        // Still told, as the seed has not seen the new one yet.
+        machine.pair.as_mut().unwrap().issued.serial = "another".into();
+        machine.told_by_seed(&told(Some(&own))).unwrap();
+        assert!(!wanted(&mut machine));
+    }
 }

@@ -14,6 +14,7 @@ const MODE: &str = "mode";
 const SEED: &str = "seed";
 const HANDOVER_KEYS: &str = "handover-keys";
 const LIFELINE: &str = "lifeline";
+const RENEW: &str = "renew";
 
 /// How a firewall keeps its seed access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +34,8 @@ pub struct AgentAccess {
     pub handover_keys: Vec<PublicKey>,
     /// A kubeconfig for the shoot that lives without any seed; none while the shoot could not be reached.
     pub lifeline: Option<SecretString>,
+    /// Serial of the certificate that the firewall is to renew now, though it is good: its CA is on its way out.
+    pub renew: Option<String>,
 }
 
 #[derive(Debug, Error)]
@@ -59,18 +62,15 @@ impl AgentAccess {
         };
         let handover_keys =
             serde_json::from_str(&text(HANDOVER_KEYS)?).map_err(|e| AccessError::HandoverKeys(e.to_string()))?;
-        let lifeline = if data.contains_key(LIFELINE) {
-            Some(text(LIFELINE)?.into())
-        } else {
-            None
-        };
+        let text_opt = |key| data.contains_key(key).then(|| text(key)).transpose();
         Ok(Self {
             server: text(SERVER)?,
             ca: text(CA)?,
             mode,
             seed: text(SEED)?,
             handover_keys,
-            lifeline,
+            lifeline: text_opt(LIFELINE)?.map(Into::into),
+            renew: text_opt(RENEW)?,
         })
     }
 
@@ -89,6 +89,9 @@ impl AgentAccess {
         if let Some(lifeline) = &self.lifeline {
             data.insert(LIFELINE.to_owned(), lifeline.expose_secret().to_owned().into());
         }
+        if let Some(serial) = &self.renew {
+            data.insert(RENEW.to_owned(), serial.clone().into());
+        }
         Ok(data)
     }
 }
@@ -106,6 +109,7 @@ mod tests {
             seed: "seed-uid".into(),
             handover_keys: vec![PrivateKey::generate().unwrap().public()],
             lifeline: Some("kubeconfig".to_owned().into()),
+            renew: Some("1f".into()),
         };
         access
             .write()
@@ -124,10 +128,11 @@ mod tests {
         );
         assert_eq!(access.handover_keys.len(), 1);
         assert_eq!(access.lifeline.unwrap().expose_secret(), "kubeconfig");
+        assert_eq!(access.renew.as_deref(), Some("1f"));
     }
 
     #[test]
-    fn each_missing_key_is_named_and_only_the_lifeline_may_be_missing() {
+    fn each_missing_key_is_named_and_only_lifeline_and_renewal_may_be_missing() {
         for key in [SERVER, CA, MODE, SEED, HANDOVER_KEYS] {
             let mut data = written();
             data.remove(key);
@@ -135,7 +140,9 @@ mod tests {
         }
         let mut data = written();
         data.remove(LIFELINE);
-        assert!(AgentAccess::read(&data).unwrap().lifeline.is_none());
+        data.remove(RENEW);
+        let access = AgentAccess::read(&data).unwrap();
+        assert!(access.lifeline.is_none() && access.renew.is_none());
     }
 
     #[test]

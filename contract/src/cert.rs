@@ -53,22 +53,43 @@ pub struct Issued {
 
 /// Reads the first certificate of a PEM chain: that is the one a client shows.
 pub fn read_certificate(pem: &str) -> Result<Issued, CertificateError> {
+    let der = first(pem)?;
+    issued(&parse(&der)?)
+}
+
+/// From when until when the first certificate of a PEM chain is good, whoever's it is.
+pub fn validity(pem: &str) -> Result<(Timestamp, Timestamp), CertificateError> {
+    let der = first(pem)?;
+    let certificate = parse(&der)?;
+    let validity = certificate.validity();
+    Ok((timestamp(validity.not_before)?, timestamp(validity.not_after)?))
+}
+
+fn first(pem: &str) -> Result<CertificateDer<'static>, CertificateError> {
     if pem.len() > CHAIN_MAX {
         return Err(CertificateError::TooLarge { found: pem.len() });
     }
-    let der = match CertificateDer::pem_slice_iter(pem.as_bytes()).next() {
-        Some(Ok(der)) => der,
-        Some(Err(_)) => return Err(CertificateError::Damaged { what: "its PEM text" }),
-        None => return Err(CertificateError::Absent),
-    };
-    let (rest, certificate) = X509Certificate::from_der(&der).map_err(|_| CertificateError::Damaged {
+    match CertificateDer::pem_slice_iter(pem.as_bytes()).next() {
+        Some(Ok(der)) => Ok(der),
+        Some(Err(_)) => Err(CertificateError::Damaged { what: "its PEM text" }),
+        None => Err(CertificateError::Absent),
+    }
+}
+
+fn parse<'a>(der: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, CertificateError> {
+    let (rest, certificate) = X509Certificate::from_der(der).map_err(|_| CertificateError::Damaged {
         what: "its DER encoding",
     })?;
-    if !rest.is_empty() {
-        return Err(CertificateError::Damaged {
+    if rest.is_empty() {
+        Ok(certificate)
+    } else {
+        Err(CertificateError::Damaged {
             what: "what follows its end",
-        });
+        })
     }
+}
+
+fn issued(certificate: &X509Certificate<'_>) -> Result<Issued, CertificateError> {
     let authority_key_id = certificate
         .extensions()
         .iter()

@@ -9,7 +9,7 @@ mod read;
 
 use crate::digest::sha256_hex;
 use crate::key::{KeyError, PrivateKey, PublicKey};
-use crate::names::{FirewallName, NameError, ORGANIZATION, USER_PREFIX};
+use crate::names::{CANARY_USER, FirewallName, NameError, ORGANIZATION, USER_PREFIX};
 use der::{BIT_STRING, CONTEXT_0, INTEGER, OID, SEQUENCE, SET, UTF8_STRING, element};
 
 /// Ours have some 600 bytes. What is larger is not looked at.
@@ -80,9 +80,18 @@ pub enum CsrError {
 
 /// A fresh request as PEM. ECDSA is randomised: two calls give two requests, and two object names.
 pub fn write(name: &FirewallName, key: &PrivateKey) -> Result<String, CsrError> {
-    let info = info(name, &key.public());
-    let signature = key.sign(&info)?;
-    Ok(pem::encode(&assemble(&info, &signature)))
+    sign(&info(&subject(name), &key.public()), key)
+}
+
+/// A request for the approver's own canary: a user without any group, so without any rights.
+pub fn write_canary(key: &PrivateKey) -> Result<String, CsrError> {
+    sign(&info(&canary_subject(), &key.public()), key)
+}
+
+/// Whether a request is for the canary, by its subject alone: nobody is harmed by one, so no more is looked at.
+pub fn is_canary(request: &[u8]) -> bool {
+    let der = check_size(request).and_then(|()| pem::decode(request));
+    der.is_ok_and(|der| read::has_subject(&der, &canary_subject()))
 }
 
 /// The name of the CertificateSigningRequest object that carries this request, and no other one.
@@ -97,7 +106,7 @@ pub fn read(request: &[u8]) -> Result<Csr, CsrError> {
     check_size(request)?;
     let der = pem::decode(request)?;
     let parts = read::parts(&der)?;
-    let info = info(&parts.firewall, &parts.key);
+    let info = info(&subject(&parts.firewall), &parts.key);
     let canonical = assemble(&info, parts.signature);
     if der != canonical {
         let offset = der
@@ -123,30 +132,38 @@ pub fn claims_our_names(request: &[u8]) -> bool {
 }
 
 /// CertificationRequestInfo: version 0, the subject, the key, and an empty set of attributes.
-fn info(name: &FirewallName, key: &PublicKey) -> Vec<u8> {
-    let rdn = |kind: &[u8], value: &str| {
-        let attribute = element(
-            SEQUENCE,
-            &[&element(OID, &[kind]), &element(UTF8_STRING, &[value.as_bytes()])],
-        );
-        element(SET, &[&attribute])
-    };
-    let subject = element(
-        SEQUENCE,
-        &[
-            &rdn(&ORGANIZATION_OID, ORGANIZATION),
-            &rdn(&COMMON_NAME_OID, &name.user()),
-        ],
-    );
+fn info(subject: &[u8], key: &PublicKey) -> Vec<u8> {
     element(
         SEQUENCE,
         &[
             &element(INTEGER, &[&[0]]),
-            &subject,
+            subject,
             &key.spki_der(),
             &element(CONTEXT_0, &[]),
         ],
     )
+}
+
+fn subject(name: &FirewallName) -> Vec<u8> {
+    let organization = rdn(&ORGANIZATION_OID, ORGANIZATION);
+    element(SEQUENCE, &[&organization, &rdn(&COMMON_NAME_OID, &name.user())])
+}
+
+fn canary_subject() -> Vec<u8> {
+    element(SEQUENCE, &[&rdn(&COMMON_NAME_OID, CANARY_USER)])
+}
+
+fn rdn(kind: &[u8], value: &str) -> Vec<u8> {
+    let attribute = element(
+        SEQUENCE,
+        &[&element(OID, &[kind]), &element(UTF8_STRING, &[value.as_bytes()])],
+    );
+    element(SET, &[&attribute])
+}
+
+fn sign(info: &[u8], key: &PrivateKey) -> Result<String, CsrError> {
+    let signature = key.sign(info)?;
+    Ok(pem::encode(&assemble(info, &signature)))
 }
 
 fn assemble(info: &[u8], signature: &[u8]) -> Vec<u8> {

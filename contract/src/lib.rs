@@ -6,6 +6,7 @@ pub mod cert;
 pub mod csr;
 pub mod digest;
 pub mod handover;
+pub mod issuer;
 pub mod jws;
 pub mod key;
 pub mod kubeconfig;

@@ -15,6 +15,8 @@ pub const SIGNER: &str = "kubernetes.io/kube-apiserver-client";
 pub const ORGANIZATION: &str = "fw.metal-stack.io:firewalls";
 /// Common name (Kubernetes user) of a firewall's certificate is this and the firewall's name.
 pub const USER_PREFIX: &str = "fw.metal-stack.io:";
+/// User of the approver's canaries. No firewall's: the underscore is in no Firewall's name.
+pub const CANARY_USER: &str = "fw.metal-stack.io:_canary";
 /// A common name has at most 64 characters (X.509, ub-common-name).
 pub const COMMON_NAME_MAX: usize = 64;
 /// What is left of a common name for the firewall's own.
@@ -44,6 +46,10 @@ pub const APPROVER: &str = "firewall-approver";
 pub const AGENT: &str = "firewall-agent";
 /// Namespace of the approver itself and of the per-seed key.
 pub const APPROVER_NAMESPACE: &str = "firewall-approver";
+/// The ConfigMap in which an API server publishes the CAs that it has ever taken client certificates of, and its key.
+pub const CLIENT_CA_NAMESPACE: &str = "kube-system";
+pub const CLIENT_CA_CONFIG_MAP: &str = "extension-apiserver-authentication";
+pub const CLIENT_CA_KEY: &str = "client-ca-file";
 /// Secret in the approver's namespace with the key that all bootstrap tokens of this seed are derived from.
 pub const SEED_KEY_SECRET: &str = "firewall-approver-key";
 

@@ -103,6 +103,8 @@ reasons! {
         IssuerRefused,
         /// Certificates come from a newer CA: the firewall's is to be renewed while both are trusted.
         IssuerSuperseded,
+        /// The seed's API server refuses the certificates that its own signer issues now: nobody is handed over for that.
+        SignerNotTrusted,
         /// The certificate is near its end and was not renewed.
         Expiring,
         /// The certificate has ended.

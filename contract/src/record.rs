@@ -63,6 +63,9 @@ pub struct Pending {
     /// As `reasons` has it.
     pub reason: String,
     pub since: Timestamp,
+    /// The key of the issuer that is refused, where that is the reason: a certificate of it does not help.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub issuer: Option<String>,
     /// What was sent last; none while there was nothing to send it to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent: Option<Sent>,
@@ -162,6 +165,9 @@ pub struct Certificate {
     pub not_before: Timestamp,
     pub not_after: Timestamp,
     pub issuer: String,
+    /// SHA-256 of the key that signed it, where that is known: two CAs may have one name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub issuer_key: Option<String>,
     pub request: String,
 }
 

@@ -19,6 +19,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use cluster::firewall::Firewall;
 
+use crate::canary::Canaries;
 use crate::events::Events;
 use crate::handover::Told;
 use crate::seed::Seed;
@@ -49,6 +50,7 @@ pub struct Approver {
     pub shoot_secrets: Vec<Store<Secret>>,
     pub requests: Store<CertificateSigningRequest>,
     pub shoots: Shoots,
+    pub canaries: Canaries,
     pub events: Events,
     pub wake_firewall: UnboundedSender<(String, String)>,
     pub wake_request: UnboundedSender<String>,

@@ -24,7 +24,7 @@ use cluster::firewall::Firewall;
 use crate::approver::{Approver, HandedOut};
 use crate::core::handover as core_handover;
 use crate::core::standing::{self, Stands, State as Phase, Status};
-use crate::core::verdict::{Issuer, Verdict};
+use crate::core::verdict::Verdict;
 use crate::core::{life, plan};
 use crate::credential::CredentialError;
 use crate::handover::{self, HandoverError, Sending};
@@ -319,6 +319,8 @@ impl<'a> Worker<'a> {
         };
         let handover_keys = vec![state.handover_key().map_err(|e| self.state_error(e))?.public()];
         let endpoint = self.approver.seed.endpoint();
+        let superseded = now.verdict == Verdict::Renew(Reason::IssuerSuperseded);
+        let renewed = record.certificate.as_ref().filter(|_| superseded);
         let access = AgentAccess {
             seed: self.approver.seed.id.clone(),
             server: endpoint.server,
@@ -326,6 +328,7 @@ impl<'a> Worker<'a> {
             mode: Mode::Certificate,
             handover_keys: handover_keys.clone(),
             lifeline: handed_out.lifeline.clone(),
+            renew: renewed.map(|certificate| certificate.serial.clone()),
         };
         let plan = plan::plan(&target, record, &access).map_err(|e| FirewallError::Access(self.object.clone(), e))?;
         provision.apply(&plan).await?;
@@ -362,6 +365,7 @@ impl<'a> Worker<'a> {
         let certificate = self.sight.newest_certificate(name, &keys);
         let annotations = self.firewall.annotations();
         let (server, ca) = self.approver.seed.endpoint().fingerprints();
+        let issuers = self.approver.canaries.issuers();
         let seen = life::Seen {
             firewall: name,
             uid: &self.uid,
@@ -376,8 +380,7 @@ impl<'a> Worker<'a> {
             blind: shoot.is_some_and(|shoot| shoot.is_blind(name.as_str())),
             monitor: monitor.is_some(),
             authentic: authentic.as_ref(),
-            // Whether a CA's certificates are refused takes canaries to know.
-            issuer: Issuer::Unsuspected,
+            issuers: &issuers,
             report: report.as_ref(),
             certificate: certificate.as_ref(),
             id_taken,

@@ -215,6 +215,7 @@ mod tests {
             handover: Some(Pending {
                 reason: "SeedMoved".into(),
                 since: at(7),
+                issuer: None,
                 sent: Some(sent.clone()),
             }),
             ..Record::default()

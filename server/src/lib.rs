@@ -5,6 +5,7 @@ pub mod args;
 pub mod core;
 
 mod approver;
+mod canary;
 mod credential;
 mod events;
 mod evidence;

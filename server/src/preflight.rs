@@ -66,6 +66,8 @@ fn rights(own_namespace: &str, namespaces: &[String]) -> Vec<Right> {
         ..right(verb, "certificates.k8s.io", resource, subresource, name, "")
     };
     let mut rights = vec![
+        cluster("create", "certificatesigningrequests", "", ""),
+        cluster("get", "certificatesigningrequests", "", ""),
         cluster("list", "certificatesigningrequests", "", ""),
         cluster("watch", "certificatesigningrequests", "", ""),
         cluster("update", "certificatesigningrequests", "approval", ""),
@@ -74,6 +76,14 @@ fn rights(own_namespace: &str, namespaces: &[String]) -> Vec<Right> {
             cluster_scoped: true,
             ..right("create", "authorization.k8s.io", "subjectaccessreviews", "", "", "")
         },
+        right(
+            "get",
+            "",
+            "configmaps",
+            "",
+            names::CLIENT_CA_CONFIG_MAP,
+            names::CLIENT_CA_NAMESPACE,
+        ),
         right("get", "", "secrets", "", names::SEED_KEY_SECRET, own_namespace),
         right("create", "", "secrets", "", "", own_namespace),
         right("patch", "", "secrets", "", "", names::TOKEN_NAMESPACE),

@@ -24,6 +24,7 @@ use cluster::firewall::Firewall;
 
 use crate::approver::{Applied, Approver};
 use crate::args::{BootstrapCredential, Run};
+use crate::canary::{self, Canaries};
 use crate::events::Events;
 use crate::gone::Sweeper;
 use crate::seed::Seed;
@@ -145,6 +146,7 @@ impl Workers {
             shoot_secrets,
             requests: request_controller.store(),
             shoots: Shoots::new(wake_firewall.clone(), run.poll_interval),
+            canaries: Canaries::new()?,
             events: Events::new(client),
             wake_firewall,
             wake_request,
@@ -154,6 +156,7 @@ impl Workers {
             said: Mutex::new(HashMap::new()),
             seed,
         });
+        canary::read_bundle(&approver).await;
         // The caches first: nothing is decided on a fact that has merely not arrived yet.
         for store in approver.states.iter().chain(&approver.shoot_secrets) {
             store
@@ -196,6 +199,8 @@ impl Workers {
             "waking of shoots"
         });
         if !run.dry_run {
+            watches.spawn(canary::keep(Arc::clone(&approver)));
+            watches.spawn(canary::ask(Arc::clone(&approver)));
             let sweeping = Arc::clone(&approver);
             watches.spawn(async move {
                 let mut sweeper = Sweeper::default();

@@ -170,17 +170,25 @@ impl Sight<'_> {
             evidence::condition(csr, "Approved").is_some()
                 && Requester::of(csr.spec.username.as_deref().unwrap_or_default(), groups) != Requester::Foreign
         });
-        ours.filter_map(|csr| {
-            let pem = csr.status.as_ref()?.certificate.as_ref()?;
-            let issued = contract::cert::read_certificate(&String::from_utf8_lossy(&pem.0)).ok()?;
-            (issued.firewall == *name && issued.key.thumbprint() == pin.thumbprint).then(|| Certificate {
-                serial: issued.serial,
-                not_before: issued.not_before,
-                not_after: issued.not_after,
-                issuer: issued.issuer,
-                request: csr.name_any(),
-            })
+        let certificates = ours.filter_map(|csr| {
+            let pem = String::from_utf8_lossy(&csr.status.as_ref()?.certificate.as_ref()?.0).into_owned();
+            let issued = contract::cert::read_certificate(&pem).ok()?;
+            let of_pin = issued.firewall == *name && issued.key.thumbprint() == pin.thumbprint;
+            of_pin.then(|| (issued, pem, csr.name_any()))
+        });
+        let (issued, pem, request) = certificates.max_by_key(|(issued, ..)| issued.not_before)?;
+        let issuer_key = self.approver.canaries.issuer_of(&pem);
+        let seen = format!("certificate of {}", self.object);
+        if self.approver.is_news(&seen, &issued.serial) {
+            self.approver.canaries.noticed(issuer_key.as_deref());
+        }
+        Some(Certificate {
+            serial: issued.serial,
+            not_before: issued.not_before,
+            not_after: issued.not_after,
+            issuer: issued.issuer,
+            issuer_key,
+            request,
         })
-        .max_by_key(|certificate| certificate.not_before)
     }
 }

@@ -2,10 +2,12 @@
 //! Nothing of this is shipped; a fault here is a failed test, so `expect` is fine throughout.
 #![allow(clippy::expect_used, clippy::panic)]
 
+pub mod consumer;
 pub mod demo;
 pub mod harness;
 pub mod moves;
 pub mod policies;
 pub mod programs;
+pub mod soak;
 pub mod upstream;
 pub mod world;

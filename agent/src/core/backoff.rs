@@ -22,6 +22,9 @@ pub enum Patience {
 pub struct Pace {
     pub failures: u32,
     pub at: Timestamp,
+    /// How often in a row it failed in the same manner: what was waited for in another does not make this wait longer.
+    pub(super) streak: u32,
+    pub(super) patience: Patience,
 }
 
 impl Default for Pace {
@@ -29,6 +32,8 @@ impl Default for Pace {
         Self {
             failures: 0,
             at: Timestamp::UNIX_EPOCH,
+            streak: 0,
+            patience: Patience::Normal,
         }
     }
 }
@@ -39,11 +44,19 @@ impl Pace {
     }
 
     pub(super) fn succeed(&mut self, again: Timestamp) {
-        *self = Self { failures: 0, at: again };
+        *self = Self {
+            at: again,
+            ..Self::default()
+        };
     }
 
     pub(super) fn fail(&mut self, patience: Patience, seed: u64, now: Timestamp) {
-        self.at = later(now, delay(patience, self.failures, seed));
+        if self.patience != patience {
+            self.streak = 0;
+            self.patience = patience;
+        }
+        self.at = later(now, delay(patience, self.streak, seed));
+        self.streak = self.streak.saturating_add(1);
         self.failures = self.failures.saturating_add(1);
     }
 }
@@ -119,5 +132,17 @@ mod tests {
         pace.fail(Patience::Normal, 1, now);
         assert!(!pace.due(now));
         assert!(pace.due(later(now, SignedDuration::from_hours(-24))));
+    }
+
+    #[test]
+    fn many_short_waits_do_not_make_the_first_long_one_longer() {
+        let now = Timestamp::from_second(1_000_000).unwrap();
+        let mut pace = Pace::default();
+        for _ in 0..12 {
+            pace.fail(Patience::Lag, 1, now);
+        }
+        pace.fail(Patience::Normal, 1, now);
+        assert!(now.duration_until(pace.at) <= SignedDuration::from_secs(2));
+        assert_eq!(pace.failures, 13);
     }
 }

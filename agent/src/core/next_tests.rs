@@ -345,7 +345,7 @@ prop_compose! {
             request: request.map(|(standing, replacement, sent, polls, poll, via)| Request {
                 standing, replacement, polls, via, sent: sent.map(|sent| at(NOW + sent)), poll_at: at(NOW + poll),
             }),
-            paces: paces.map(|(failures, pace)| crate::core::Pace { failures, at: at(NOW + pace) }),
+            paces: paces.map(|(failures, pace)| crate::core::Pace { failures, at: at(NOW + pace), ..crate::core::Pace::default() }),
         }
     }
 }

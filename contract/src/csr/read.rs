@@ -285,6 +285,16 @@ pub(super) fn subject_claims(request: &[u8]) -> bool {
     der_claims(request) || blocks.any(|block| block_contents(block).is_some_and(|der| der_claims(&der)))
 }
 
+/// Whether this request has exactly this subject.
+pub(super) fn has_subject(der: &[u8], subject: &[u8]) -> bool {
+    let found = || {
+        let mut info = Der(Der(Der(der).expect(SEQUENCE)?).expect(SEQUENCE)?);
+        info.expect(INTEGER)?;
+        info.next()
+    };
+    found().is_some_and(|found| found.whole == subject)
+}
+
 fn block_contents(block: &str) -> Option<Vec<u8>> {
     let body = block.split("-----").nth(1)?;
     let base64: String = body

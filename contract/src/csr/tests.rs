@@ -70,7 +70,7 @@ fn the_request_info_is_the_agreed_one() {
     .concat();
     let mut expected = expected;
     expected[7] = (subject.len() - 2) as u8;
-    assert_eq!(info(&csr.firewall, &csr.key), expected);
+    assert_eq!(info(&super::subject(&csr.firewall), &csr.key), expected);
     assert!(der_of(&text).windows(expected.len()).any(|window| window == expected));
 }
 
@@ -134,7 +134,7 @@ fn a_subject_of_ours_is_noticed_in_foreign_text() {
     assert!(claims_our_names(
         format!("{}\n{text}", "harmless ".repeat(20_000)).as_bytes()
     ));
-    let padded = element(SEQUENCE, &[&info(&name(), &good().0.key), &vec![0; 0x2_0000]]);
+    let padded = element(SEQUENCE, &[&info(&subject(&name()), &good().0.key), &vec![0; 0x2_0000]]);
     assert!(claims_our_names(pem::encode(&padded).as_bytes()));
     let foreign = rcgen::CertificateParams::default();
     let foreign = foreign.serialize_request(&rcgen::KeyPair::generate().unwrap()).unwrap();
@@ -199,7 +199,7 @@ fn hides_nothing(request: &[u8], original: &Csr) {
     assert_eq!(&csr, original);
     let der = pem::decode(request).unwrap();
     let signature = read::parts(&der).unwrap().signature.to_vec();
-    let again = pem::encode(&assemble(&info(&csr.firewall, &csr.key), &signature));
+    let again = pem::encode(&assemble(&info(&subject(&csr.firewall), &csr.key), &signature));
     assert_eq!(again.as_bytes(), request);
 }
 
@@ -232,12 +232,12 @@ proptest! {
     #[test]
     fn the_owner_of_the_key_can_hide_nothing_either(edits in prop::collection::vec(edit(), 1..4)) {
         let key = PrivateKey::generate().unwrap();
-        let mut changed = info(&name(), &key.public());
+        let mut changed = info(&subject(&name()), &key.public());
         edits.iter().for_each(|edit| apply(&mut changed, edit));
         let request = pem::encode(&assemble(&changed, &key.sign(&changed).unwrap()));
         if let Ok(csr) = read(request.as_bytes()) {
             // Another name of the right shape is a request like any other; the bytes still say it all.
-            prop_assert_eq!(info(&csr.firewall, &csr.key), changed);
+            prop_assert_eq!(info(&subject(&csr.firewall), &csr.key), changed);
         }
     }
 
@@ -256,4 +256,24 @@ proptest! {
         prop_assert!(read(text.as_bytes()).is_err());
         claims_our_names(text.as_bytes());
     }
+}
+
+#[test]
+fn the_canary_is_the_user_alone_and_no_firewall_s_request() {
+    let key = PrivateKey::generate().unwrap();
+    let text = write_canary(&key).unwrap();
+    let der = der_of(&text);
+    let (_, read_back) =
+        <x509_parser::certification_request::X509CertificationRequest<'_> as x509_parser::prelude::FromDer<_>>::from_der(
+            &der,
+        )
+        .unwrap();
+    let info = &read_back.certification_request_info;
+    assert_eq!(info.subject.to_string(), "CN=fw.metal-stack.io:_canary");
+    assert_eq!(info.subject_pki.raw, key.public().spki_der());
+    assert!(info.attributes().is_empty());
+    assert!(read_back.verify_signature().is_ok());
+    assert!(is_canary(text.as_bytes()));
+    assert!(matches!(read(text.as_bytes()), Err(CsrError::Subject { .. })));
+    assert!(!is_canary(good().1.as_bytes()) && !is_canary(b"") && !is_canary(&der));
 }

@@ -4,6 +4,7 @@
 //! Two seeds may believe that a firewall is theirs. The authority tells which one is right: it belongs to the Firewall
 //! object, and the one that was made later has the higher one.
 
+use contract::cert::counts_from;
 use contract::handover::Order;
 use contract::reasons::Reason;
 use contract::record::{Credential, Endpoint, Pending, Record, Sent};
@@ -11,6 +12,7 @@ use contract::report::Report;
 use jiff::{SignedDuration, Timestamp};
 
 use super::life::{Seen, fresh};
+use super::verdict::Issuer;
 
 /// So long a sealed handover is good, as long as the token in it.
 pub const SEALED_LIFE: SignedDuration = SignedDuration::from_mins(60);
@@ -76,9 +78,12 @@ pub fn observe(next: &mut Record, server: &str, ca: &str, now: Timestamp) {
 }
 
 pub fn open(next: &mut Record, reason: Reason, seen: &Seen<'_>, now: Timestamp) {
+    let certificate = next.certificate.as_ref();
+    let issuer = certificate.and_then(|certificate| certificate.issuer_key.clone());
     next.handover = Some(Pending {
         reason: reason.as_str().to_owned(),
         since: now,
+        issuer: issuer.filter(|_| reason == Reason::IssuerRefused),
         sent: None,
     });
     if reason != Reason::SeedMoved {
@@ -106,7 +111,11 @@ pub fn close(next: &mut Record, seen: &Seen<'_>, now: Timestamp) {
     };
     let after = report.made() > pending.since || report.taken_up == next.order;
     let there = report.proves_use(seen.firewall, seen.seed, &certificate.serial) && !report.refused;
-    if after && there && certificate.not_after > now && follows(report, next.endpoint.as_ref()) {
+    // What was refused is not good again because nobody looks at it just now.
+    let other = pending.issuer.is_none() || pending.issuer != certificate.issuer_key;
+    let newer = counts_from(certificate.not_before, certificate.not_after) > pending.since;
+    let accepted = seen.issuers.of(certificate) != Issuer::Refused && (other || newer);
+    if after && there && accepted && certificate.not_after > now && follows(report, next.endpoint.as_ref()) {
         next.handover = None;
     }
 }

@@ -7,11 +7,12 @@ use contract::names::FirewallName;
 use contract::record::{Certificate, CredentialKind, KeyVerdict, Keys};
 use contract::report;
 
+use super::super::canary::Issuers;
 use super::super::life::advance;
-use super::super::verdict::Issuer;
 use super::*;
 
 const MINUTE: i64 = 60;
+static NO_CANARIES: Issuers = Issuers::none();
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
@@ -75,7 +76,7 @@ impl Machine {
             blind: false,
             monitor: true,
             authentic: None,
-            issuer: Issuer::Unsuspected,
+            issuers: &NO_CANARIES,
             report,
             certificate: None,
             id_taken: false,
@@ -113,6 +114,7 @@ fn certificate(serial: &str) -> Certificate {
         not_before: at(0),
         not_after: at(1_000_000),
         issuer: "CN=ca".into(),
+        issuer_key: None,
         request: "firewall-x".into(),
     }
 }
@@ -542,4 +544,100 @@ fn a_lost_record_does_not_bring_the_token_of_the_userdata_back() {
     let first = advance(None, &machine.seen(None), at(2_000)).credential.unwrap();
     let again = advance(None, &machine.seen(None), at(900_000)).credential.unwrap();
     assert_ne!(first.epoch, again.epoch);
+}
+
+#[test]
+fn b2_a_handover_for_a_refused_issuer_ends_with_a_certificate_that_is_not_of_it() {
+    let machine = Machine::new();
+    let of = |serial: &str, issuer: &str, not_before: i64| Certificate {
+        issuer_key: Some(issuer.into()),
+        not_before: at(not_before),
+        ..certificate(serial)
+    };
+    let record = Record {
+        seed: "b".into(),
+        uid: "uid-b".into(),
+        certificate: Some(of("01", "old", 0)),
+        ..machine.record()
+    };
+    let refused = Issuers {
+        refused: ["old".to_owned()].into(),
+        ..Issuers::none()
+    };
+    let report = machine.report("b", "01", Order::default(), 1_990);
+    let fine = advance(Some(&record), &machine.seen(Some(&report)), at(2_000));
+    assert_eq!(fine.handover, None);
+    let seen = Seen {
+        issuers: &refused,
+        ..machine.seen(Some(&report))
+    };
+    let opened = advance(Some(&record), &seen, at(2_000));
+    assert_eq!(opened.handover.as_ref().unwrap().reason, "IssuerRefused");
+    assert!(sealed_to(&opened).is_some());
+
+    for (serial, issuer, not_before, issuers, ends) in [
+        // It says that it works, as it has not noticed yet; nor does anybody know it here after a restart.
+        ("01", "old", 0, &refused, false),
+        ("01", "old", 0, &NO_CANARIES, false),
+        ("02", "old", 0, &NO_CANARIES, false),
+        ("02", "new", 0, &refused, true),
+        ("02", "new", 0, &NO_CANARIES, true),
+        // The old CA is back, and signs.
+        ("02", "old", 2_005, &NO_CANARIES, true),
+        ("02", "old", 2_005, &refused, false),
+    ] {
+        let (report, issued) = (
+            machine.report("b", serial, opened.order, 2_010),
+            of(serial, issuer, not_before),
+        );
+        let seen = Seen {
+            issuers,
+            certificate: Some(&issued),
+            ..machine.seen(Some(&report))
+        };
+        let next = advance(Some(&opened), &seen, at(2_011));
+        assert_eq!(
+            next.handover.is_none(),
+            ends,
+            "{serial} {issuer} {not_before} {issuers:?}"
+        );
+    }
+}
+
+/// A renewal was issued, and the machine cannot fetch it with what is refused.
+#[test]
+fn b2_a_certificate_that_is_not_in_use_yet_does_not_hide_that_the_one_in_use_is_refused() {
+    let machine = Machine::new();
+    let record = Record {
+        seed: "b".into(),
+        uid: "uid-b".into(),
+        certificate: Some(Certificate {
+            issuer_key: Some("old".into()),
+            ..certificate("01")
+        }),
+        ..machine.record()
+    };
+    let refused = Issuers {
+        refused: ["old".to_owned()].into(),
+        ..Issuers::none()
+    };
+    let report = machine.report("b", "01", Order::default(), 1_990);
+    let issued = Certificate {
+        issuer_key: Some("new".into()),
+        not_before: at(10),
+        ..certificate("02")
+    };
+    let seen = Seen {
+        issuers: &refused,
+        certificate: Some(&issued),
+        ..machine.seen(Some(&report))
+    };
+    let opened = advance(Some(&record), &seen, at(2_000));
+    assert!(opened.handover.is_some() && opened.certificate.as_ref() == Some(&issued));
+    let used = machine.report("b", "02", Order::default(), 2_001);
+    let seen = Seen {
+        report: Some(&used),
+        ..seen
+    };
+    assert_eq!(advance(Some(&opened), &seen, at(2_002)).handover, None);
 }

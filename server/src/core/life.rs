@@ -9,6 +9,7 @@ use contract::record::{Certificate, Credential, CredentialKind, Gone, Record, VE
 use contract::report::Report;
 use jiff::{SignedDuration, Timestamp};
 
+use super::canary::Issuers;
 use super::handover;
 use super::verdict::{Facts, Issuer, Verdict, verdict};
 
@@ -39,7 +40,8 @@ pub struct Seen<'a> {
     pub monitor: bool,
     /// The handover in the FirewallMonitor, if the shoot's handover key signed it for this firewall.
     pub authentic: Option<&'a Claims>,
-    pub issuer: Issuer,
+    /// What became of the CAs that certificates come from.
+    pub issuers: &'a Issuers,
     /// The firewall's report, if the pinned key signed it.
     pub report: Option<&'a Report>,
     /// The newest certificate of the pinned key that was issued for it.
@@ -99,7 +101,10 @@ pub fn judge(record: &Record, seen: &Seen<'_>, now: Timestamp) -> Verdict {
         seed: seen.seed,
         endpoint,
         report: seen.report,
-        issuer: seen.issuer,
+        issuer: record
+            .certificate
+            .as_ref()
+            .map_or(Issuer::Unsuspected, |certificate| seen.issuers.of(certificate)),
     };
     verdict(record, &facts, now)
 }
@@ -138,14 +143,21 @@ pub fn recheck_at(record: &Record) -> Option<Timestamp> {
 }
 
 fn take_up_certificate(next: &mut Record, seen: &Seen<'_>) {
-    if let Some(certificate) = seen.certificate
-        && next
-            .certificate
-            .as_ref()
-            .is_none_or(|known| known.not_before <= certificate.not_before)
-    {
-        next.certificate = Some(certificate.clone());
+    let Some(certificate) = seen.certificate else { return };
+    let known = next.certificate.as_ref();
+    if known.is_some_and(|known| known.not_before > certificate.not_before) {
+        return;
     }
+    // Whose it is may have been known before, and not be just now.
+    let same = known.filter(|known| known.serial == certificate.serial);
+    let issuer_key = certificate
+        .issuer_key
+        .clone()
+        .or_else(|| same.and_then(|known| known.issuer_key.clone()));
+    next.certificate = Some(Certificate {
+        issuer_key,
+        ..certificate.clone()
+    });
 }
 
 fn obey_operator(next: &mut Record, seen: &Seen<'_>, now: Timestamp) {

@@ -17,6 +17,7 @@ const UID: &str = "uid-a";
 const SEED: &str = "seed-a";
 const MINUTE: i64 = 60;
 const HOUR: i64 = 60 * MINUTE;
+static NO_CANARIES: Issuers = Issuers::none();
 
 #[test]
 fn a1_a_new_firewall_is_allotted_a_credential_of_the_kind_that_the_seed_has() {
@@ -360,7 +361,7 @@ fn seen(firewall: &FirewallName) -> Seen<'_> {
         blind: false,
         monitor: true,
         authentic: None,
-        issuer: Issuer::Unsuspected,
+        issuers: &NO_CANARIES,
         report: None,
         certificate: None,
         id_taken: false,
@@ -407,6 +408,7 @@ fn certificate(serial: &str, not_before: i64) -> Certificate {
         not_before: at(not_before),
         not_after: at(not_before + 365 * 24 * HOUR),
         issuer: "CN=ca".into(),
+        issuer_key: None,
         request: "firewall-x".into(),
     }
 }
@@ -435,4 +437,28 @@ fn report(serial: &str) -> Report {
         agent_version: "0.1.0".into(),
         time: at(0),
     }
+}
+
+#[test]
+fn b2_whose_a_certificate_is_stays_known() {
+    let firewall = name();
+    let known = Certificate {
+        issuer_key: Some("old".into()),
+        ..certificate("01", 10)
+    };
+    let record = Record {
+        certificate: Some(known.clone()),
+        keys: pinned(&key()),
+        ..Record::default()
+    };
+    let after = |certificate: &Certificate| {
+        let seen = Seen {
+            certificate: Some(certificate),
+            ..seen(&firewall)
+        };
+        advance(Some(&record), &seen, at(20)).certificate.unwrap()
+    };
+    // The CAs were not read yet, after a start.
+    assert_eq!(after(&certificate("01", 10)), known);
+    assert_eq!(after(&certificate("02", 11)).issuer_key, None);
 }

@@ -1,12 +1,14 @@
 //! What the approver decides, without a clock, a network or a thread: facts in, decision out.
 //!
 //! - `decide`: what becomes of a request (the whole approval policy)
+//! - `canary`: which CAs' certificates the seed accepts
 //! - `verdict`: whether a firewall's access is still good
 //! - `life`: how a firewall's record goes on
 //! - `handover`: how its record goes on while it has to come in anew
 //! - `standing`: how it stands, in words
 //! - `plan`: which objects should stand for a firewall
 
+pub mod canary;
 pub mod decide;
 pub mod handover;
 pub mod life;

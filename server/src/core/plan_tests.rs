@@ -329,6 +329,7 @@ fn planned(shoot: Option<&ShootSecrets>, record: &Record) -> Plan {
         seed: "seed-uid".into(),
         handover_keys: vec![PrivateKey::generate().unwrap().public()],
         lifeline: Some("lifeline".to_owned().into()),
+        renew: None,
     };
     plan(&firewall(&name(), shoot), record, &access).unwrap()
 }

@@ -59,6 +59,7 @@ fn issued(keys: Keys) -> Record {
             not_before,
             not_after,
             issuer,
+            issuer_key: None,
             request,
         }),
         ..revoked()
@@ -232,6 +233,7 @@ fn pending(reason: Reason, sealed: Option<bool>) -> Pending {
     Pending {
         reason: reason.as_str().into(),
         since: at(7),
+        issuer: None,
         sent: sealed.map(|sealed| contract::record::Sent {
             issued: at(8),
             expires: at(3608),

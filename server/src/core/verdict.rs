@@ -3,7 +3,7 @@
 
 use contract::cert::counts_from;
 use contract::reasons::Reason;
-use contract::record::{Endpoint, Record};
+use contract::record::{Certificate, Endpoint, Record};
 use contract::report::Report;
 use jiff::{SignedDuration, Timestamp};
 
@@ -69,11 +69,7 @@ pub fn verdict(record: &Record, facts: &Facts<'_>, now: Timestamp) -> Verdict {
     }
     let mut recheck = certificate.not_after;
     if let Some(report) = facts.report.filter(|report| report.seed == facts.seed) {
-        let same = report
-            .certificate
-            .as_ref()
-            .is_some_and(|c| c.serial == certificate.serial);
-        if report.refused && same && report.is_fresh(now) && rested(record, now) {
+        if report.refused && is_of(report, certificate) && report.is_fresh(now) && rested(record, now) {
             return Verdict::Rebootstrap(Reason::AgentRefused);
         }
         if let Some(reason) = elsewhere(report, facts.endpoint) {
@@ -96,6 +92,16 @@ pub fn verdict(record: &Record, facts: &Facts<'_>, now: Timestamp) -> Verdict {
         return Verdict::Renew(Reason::Expiring);
     }
     Verdict::Valid(Some(recheck.min(late)))
+}
+
+/// Whether a refusal is of the certificate on record; or of one before it, and the firewall had the time to fetch the new
+/// one, which it cannot with what is refused.
+fn is_of(report: &Report, certificate: &Certificate) -> bool {
+    report.certificate.as_ref().is_some_and(|used| {
+        let (not_before, not_after) = (certificate.not_before, certificate.not_after);
+        let had_time = report.made() > counts_from(not_before, not_after) + FOLLOWS_WITHIN;
+        used.serial == certificate.serial || (used.not_before <= not_before && had_time)
+    })
 }
 
 /// Whether the last credential was made long enough ago.

@@ -3,7 +3,7 @@
 use contract::handover::Order;
 use contract::key::PrivateKey;
 use contract::names::FirewallName;
-use contract::record::{Certificate, Credential, CredentialKind, KeyVerdict, Keys, Pending};
+use contract::record::{Credential, CredentialKind, KeyVerdict, Keys, Pending};
 use contract::report;
 use proptest::prelude::*;
 
@@ -37,6 +37,7 @@ fn record() -> Record {
             not_before: at(1_000),
             not_after: at(1_000 + 30 * DAY),
             issuer: "CN=ca".into(),
+            issuer_key: None,
             request: "firewall-x".into(),
         }),
         credential: Some(Credential {
@@ -125,6 +126,7 @@ fn a8_each_reason_has_its_verdict() {
         handover: Some(Pending {
             reason: "Requested".into(),
             since: at(1),
+            issuer: None,
             sent: None,
         }),
         ..good
@@ -258,5 +260,36 @@ proptest! {
         if let Verdict::Valid(Some(again)) = with(&record(), Some(&report(time)), &endpoint, Issuer::Unsuspected, now) {
             prop_assert!(again > at(now));
         }
+    }
+}
+
+/// The new certificate was issued, and what would fetch it is refused.
+#[test]
+fn b2_a_firewall_that_is_refused_before_it_fetched_its_new_certificate_is_let_in() {
+    let older = |time| Report {
+        refused: true,
+        certificate: Some(report::Certificate {
+            serial: "1e".into(),
+            not_before: at(500),
+            not_after: at(500 + 30 * DAY),
+            issuer: "CN=ca".into(),
+        }),
+        ..report(time)
+    };
+    // It was issued at second 1300; a minute is given to fetch it.
+    let refused = Verdict::Rebootstrap(Reason::AgentRefused);
+    let later = |time: i64| judge(&rested_record(), Some(&older(time)), time + 1);
+    assert_ne!(later(1_359), refused);
+    assert_eq!(later(1_361), refused);
+    // What is said of a certificate that came later is not of this one.
+    let mut newer = older(1_361);
+    newer.certificate.as_mut().unwrap().not_before = at(1_001);
+    assert_ne!(judge(&rested_record(), Some(&newer), 1_362), refused);
+}
+
+fn rested_record() -> Record {
+    Record {
+        credential: None,
+        ..record()
     }
 }

@@ -17,7 +17,7 @@ use super::cluster::Cluster;
 use super::eventually;
 use super::pki::Authority;
 
-/// `add`, `switch_signer`, `drop_old`, in this order.
+/// `add`, `switch_signer`, `drop_old`, in this order; or `replace`.
 pub struct ClientCaRoll<'a> {
     cluster: &'a Cluster,
     old: Arc<Authority>,
@@ -88,6 +88,12 @@ impl ClientCaRoll<'_> {
             }
         })
         .await
+    }
+
+    /// All at once, with no time in which both are trusted.
+    pub async fn replace(&self) -> anyhow::Result<()> {
+        self.cluster.trust().client = self.new.clone();
+        self.drop_old().await
     }
 
     async fn client_of(&self, authority: &Authority) -> anyhow::Result<Client> {

@@ -1,12 +1,12 @@
 //! Which requests the approver may approve or deny: those of our identities, for our signer, and approve only one whose
-//! bytes name a firewall as their subject. The layout is not repeated here: it is read off requests that the contract
+//! bytes name a firewall as their subject; of its own only one for the canary, a user without any rights. The layout is not repeated here: it is read off requests that the contract
 //! writes.
 
 use contract::csr;
 use contract::key::PrivateKey;
 use contract::names::{self, FIREWALL_NAME_MAX, FirewallName};
 
-use super::{Policy, bytes};
+use super::{Policy, approver, bytes};
 
 /// PEM's first line. Its length is a multiple of three, so base64 of the text behind it begins at a whole character.
 const FIRST_LINE: &str = "-----BEGIN CERTIFICATE REQUEST-----\n";
@@ -21,11 +21,13 @@ pub(super) fn policy() -> Policy {
         ("new", conditions("object")),
         ("added", "variables.new.filter(c, !(c in variables.old))".to_owned()),
         ("decided", format!("variables.added.filter(c, {})", decision())),
+        ("own", format!("oldObject.spec.username == '{}'", approver())),
     ];
     variables.extend(layout.variables());
     Policy {
         name: "requests",
-        about: "The approver decides on requests of firewalls, and approves only a subject that is a firewall's.\n\
+        about: "The approver decides on requests of firewalls, and approves only a subject that is a firewall's. Of its own\n\
+                requests it approves only one for its canary: a user whom nothing gives any rights.\n\
                 The subject is read out of the request's bytes: CEL sees them as base64 of PEM, which is base64 of DER.",
         group: "certificates.k8s.io",
         versions: "v1",
@@ -38,9 +40,9 @@ pub(super) fn policy() -> Policy {
                 format!("oldObject.spec.signerName == '{}'", names::SIGNER),
             ),
             (
-                "the approver decides on requests of firewalls only: of their bootstrap credentials and certificates"
+                "the approver decides on requests of firewalls only: of their bootstrap credentials and certificates (and on its own)"
                     .to_owned(),
-                requester(),
+                format!("variables.own || ({})", requester()),
             ),
             (
                 format!(
@@ -58,8 +60,18 @@ pub(super) fn policy() -> Policy {
                     names::USER_PREFIX
                 ),
                 format!(
-                    "!variables.new.exists(c, c.type == 'Approved') || ({})",
+                    "variables.own || !variables.new.exists(c, c.type == 'Approved') || ({})",
                     layout.condition()
+                ),
+            ),
+            (
+                format!(
+                    "of its own requests the approver approves only the subject CN={}, with an ECDSA P-256 key and nothing else",
+                    names::CANARY_USER
+                ),
+                format!(
+                    "!variables.own || !variables.new.exists(c, c.type == 'Approved') || ({})",
+                    layout.canary()
                 ),
             ),
         ],
@@ -110,10 +122,7 @@ impl Layout {
         let (one, two) = (info("x", &key), info("xx", &key));
         let name = one.iter().zip(&two).rposition(|(a, b)| (*a, *b) == (b'x', b'x'));
         let spki = key.public().spki_der();
-        let behind = one
-            .windows(spki.len())
-            .position(|window| window == spki)
-            .expect("the key is in the request");
+        let behind = position(&one, &key);
         assert_eq!(name, Some(behind - 1), "the name stands just before the key");
         let name = behind - 1;
         let (mut fixed, mut lengths) = (Vec::new(), Vec::new());
@@ -170,31 +179,57 @@ impl Layout {
     }
 
     fn condition(&self) -> String {
-        use base64::Engine as _;
-        let first_line = base64::engine::general_purpose::STANDARD.encode(FIRST_LINE);
-        let characters = self.reach().div_ceil(3) * 4;
-        let newlines = bytes::list((1..=characters / COLUMNS).map(|line| line * (COLUMNS + 1) - 1));
-        let pairs =
-            |pairs: &[(usize, u8)]| bytes::list(pairs.iter().map(|(offset, byte)| format!("[{offset}, {byte}]")));
         let allowed = bytes::list((0..=u8::MAX).filter(|byte| in_the_middle(*byte)));
         let ends = bytes::list((0..=u8::MAX).filter(|byte| at_an_end(*byte)));
         let name = self.name;
         format!(
             "
-  oldObject.spec.request.startsWith('{first_line}') &&
-  {newlines}.all(i, variables.pem[i] == 10) && variables.inner.all(v, v >= 0) &&
-  variables.der[0] == 48 && variables.der[1] in [129, 130] &&
+  {} &&
   variables.length >= 1 && variables.length <= {FIREWALL_NAME_MAX} &&
   {}.all(b, variables.der[variables.start + b[0]] == b[1]) &&
   {}.all(b, variables.der[variables.start + b[0]] == b[1] + variables.length) &&
   variables.indices.filter(i, i < variables.length).all(i, variables.der[variables.start + {name} + i] in {allowed}) &&
   [0, variables.length - 1].all(i, variables.der[variables.start + {name} + i] in {ends}) &&
   {}.all(b, variables.der[variables.start + {name} + variables.length + b[0]] == b[1])",
+            self.readable(),
             pairs(&self.fixed),
             pairs(&self.lengths),
             pairs(&self.key),
         )
     }
+
+    /// The canary's name is always the same: all that comes before the key's point is.
+    fn canary(&self) -> String {
+        let key = PrivateKey::generate().expect("a key");
+        let info = info_of(&csr::write_canary(&key).expect("a request"));
+        let fixed = position(&info, &key) + self.key.len();
+        assert!(HEADER_MAX + fixed <= self.reach(), "it is all decoded");
+        let fixed: Vec<(usize, u8)> = info.iter().take(fixed).copied().enumerate().collect();
+        format!(
+            "
+  {} &&
+  {}.all(b, variables.der[variables.start + b[0]] == b[1])",
+            self.readable(),
+            pairs(&fixed),
+        )
+    }
+
+    /// What was decoded is what the signer reads.
+    fn readable(&self) -> String {
+        use base64::Engine as _;
+        let first_line = base64::engine::general_purpose::STANDARD.encode(FIRST_LINE);
+        let characters = self.reach().div_ceil(3) * 4;
+        let newlines = bytes::list((1..=characters / COLUMNS).map(|line| line * (COLUMNS + 1) - 1));
+        format!(
+            "oldObject.spec.request.startsWith('{first_line}') &&
+  {newlines}.all(i, variables.pem[i] == 10) && variables.inner.all(v, v >= 0) &&
+  variables.der[0] == 48 && variables.der[1] in [129, 130]"
+        )
+    }
+}
+
+fn pairs(pairs: &[(usize, u8)]) -> String {
+    bytes::list(pairs.iter().map(|(offset, byte)| format!("[{offset}, {byte}]")))
 }
 
 /// Whether a firewall's name may have this byte between its ends, and at them: asked of the contract itself.
@@ -209,8 +244,18 @@ fn at_an_end(byte: u8) -> bool {
 /// The CertificationRequestInfo of a request for this name, and what follows it.
 fn info(name: &str, key: &PrivateKey) -> Vec<u8> {
     let name = FirewallName::parse(name).expect("a name");
-    let pem = csr::write(&name, key).expect("a request");
+    info_of(&csr::write(&name, key).expect("a request"))
+}
+
+fn info_of(pem: &str) -> Vec<u8> {
     let (_, block) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).expect("PEM");
     let header = if block.contents[1] == 0x81 { 3 } else { 4 };
     block.contents[header..].to_vec()
+}
+
+/// Where the key stands in a request.
+fn position(info: &[u8], key: &PrivateKey) -> usize {
+    let spki = key.public().spki_der();
+    let found = info.windows(spki.len()).position(|window| window == spki);
+    found.expect("the key is in the request")
 }

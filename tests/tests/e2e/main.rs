@@ -3,12 +3,15 @@
 //!
 //! - `attacks`: what stands in the shoot may be anybody's
 //! - `bootstrap`: a machine with nothing but a bootstrap kubeconfig comes to work, and goes on (A1-A7)
+//! - `canaries`: the CA of client certificates changes, in good order and in none
+//! - `consumers`: what a real client-go program sees of a roll, which is nothing
 //! - `credentials`: both kinds of bootstrap credential, their choice and their end
 //! - `kills`: programs killed at each point of a move
 //! - `lifetimes`: certificates that end, are late, refused or gone, and clocks that are wrong
 //! - `moves`: the control plane goes to another seed, and the firewall comes along (A8-A10)
 //! - `disasters`: backups, rolled keys, a shoot that sleeps
 //! - `offers`: what the seed tells of itself, tried before it is believed
+//! - `proxied`: behind a proxy that ends TLS and answers with alerts
 //! - `requests`: what becomes of requests that are not as they should be
 //! - `restarts`: programs that die at any moment
 //! - `rights`: what the issued certificate may do, and nothing else
@@ -18,6 +21,8 @@
 
 mod attacks;
 mod bootstrap;
+mod canaries;
+mod consumers;
 mod credentials;
 mod disasters;
 mod files;
@@ -26,6 +31,7 @@ mod kills;
 mod lifetimes;
 mod moves;
 mod offers;
+mod proxied;
 mod requests;
 mod restarts;
 mod rights;

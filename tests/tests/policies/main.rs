@@ -122,6 +122,7 @@ impl Site {
             seed: "a-seed".to_owned(),
             handover_keys: vec![PrivateKey::generate().unwrap().public()],
             lifeline: None,
+            renew: None,
         };
         plan::plan(&target, &Record::default(), &access).unwrap()
     }
