@@ -1,9 +1,10 @@
 //! The demo: the firewalls of two shoots bootstrap their access to one seed, and keep it while their control planes move
-//! to another seed and back, with real API servers and the real programs. Every claim on the way is checked. Owns the
-//! story; timeline, checks and moves have modules of their own.
+//! to another seed and back, and while that seed's CAs are rolled; with real API servers and the real programs. Every
+//! claim on the way is checked. Owns the story; timeline, checks, moves and rolls have modules of their own.
 
 mod checks;
 mod moves;
+mod rolls;
 mod timeline;
 
 use std::process::ExitCode;
@@ -52,7 +53,9 @@ async fn story(timeline: &mut Timeline, keep: bool) {
     };
     prove(timeline, &mut stage).await;
     // Without the moves there is still something to look at.
-    let _ = move_about(timeline, &mut stage).await;
+    if move_about(timeline, &mut stage).await.is_some() {
+        roll(timeline, &stage).await;
+    }
     timeline.say(&stage.shown().await);
     if keep {
         timeline.say(&stage.how_to_look_around());
@@ -343,4 +346,19 @@ impl<'a> Stage<'a> {
             .with_context(|| tail(&self.seat().home.log()))?;
         Ok((agent, line))
     }
+}
+
+async fn roll(timeline: &mut Timeline, stage: &Stage<'_>) {
+    timeline
+        .step(
+            "seed A's client CA is rolled: both firewalls renew by themselves, before the old one is dropped",
+            stage.client_ca_rolls(),
+        )
+        .await;
+    timeline
+        .step(
+            "its server CA is rolled: the machines trust both in time",
+            stage.server_ca_rolls(),
+        )
+        .await;
 }

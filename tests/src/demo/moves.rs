@@ -139,7 +139,7 @@ impl Stage<'_> {
         Ok(((), "Secrets, tokens, ServiceAccounts, Roles, finalizers".to_owned()))
     }
 
-    fn logs(&self) -> String {
+    pub(super) fn logs(&self) -> String {
         let logs = self.seats.each_ref().map(|seat| tail(&seat.home.log()));
         format!(
             "--- approver of seed A\n{}\n--- approver of seed B\n{}",
