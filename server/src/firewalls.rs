@@ -268,7 +268,7 @@ impl<'a> Worker<'a> {
         let (Some(shoot), Some(monitor)) = (&side.shoot, monitor) else {
             return Ok(None);
         };
-        if record.handover.is_none() || now.ahead.is_some() {
+        if !core_handover::speaks(record, now.ahead) {
             return Ok(None);
         }
         let Some(_turn) = shoot.turn().await else {

@@ -10,9 +10,9 @@ use contract::handover::HANDOVER_MAX;
 use contract::kubeconfig::{CaBundle, Credential, Kubeconfig};
 use contract::names;
 use contract::reasons::Reason;
-use contract::report::{FRESH, Report};
+use contract::report::Report;
 use futures::StreamExt;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::core::PartialObjectMeta;
 use kube::runtime::{WatchStreamExt, watcher};
@@ -25,14 +25,12 @@ use cluster::client;
 use cluster::failure::Failure;
 use cluster::firewall::FirewallMonitor;
 
+use crate::core::handover;
 use crate::watches::watched;
 
 /// How much of a tenant's is read at a time, and kept.
 const PAGE: u32 = 10;
 const REPORT_MAX: usize = 16 * 1024;
-/// A machine's clock is measured in whole seconds, each time anew: of two reports so close to each other the one that
-/// came last counts.
-const SKEW: SignedDuration = SignedDuration::from_secs(10);
 /// So long the first list of a shoot that was just opened is waited for.
 const FIRST_LOOK: Duration = Duration::from_secs(10);
 const KEPT_MAX: usize = 4 * 1024 * 1024;
@@ -194,16 +192,11 @@ impl Shoot {
     /// Of this report and those before it, the one that was made last.
     pub fn newest(&self, firewall: &str, report: Report, now: Timestamp) -> Report {
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
-        // Of a machine whose clock is ahead and that does not know it yet: nothing would ever be later.
-        let ahead = report.made() > now + FRESH;
-        match newest.get(firewall) {
-            Some(known) if known.key == report.key && (ahead || known.made() > report.made() + SKEW) => known.clone(),
-            _ if ahead => report,
-            _ => {
-                newest.insert(firewall.to_owned(), report.clone());
-                report
-            }
+        let (latest, keep) = handover::latest(newest.get(firewall), report, now);
+        if keep {
+            newest.insert(firewall.to_owned(), latest.clone());
         }
+        latest
     }
 
     pub fn newest_known(&self, firewall: &str) -> Option<Report> {

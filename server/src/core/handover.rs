@@ -8,7 +8,7 @@ use contract::cert::counts_from;
 use contract::handover::Order;
 use contract::reasons::Reason;
 use contract::record::{Credential, Endpoint, Pending, Record, Sent};
-use contract::report::Report;
+use contract::report::{FRESH, Report};
 use jiff::{SignedDuration, Timestamp};
 
 use super::life::{Seen, fresh};
@@ -20,6 +20,10 @@ pub const SEALED_LIFE: SignedDuration = SignedDuration::from_mins(60);
 pub const NOTICE_LIFE: SignedDuration = SignedDuration::from_hours(366 * 24);
 /// An agent that did not come in with one gets another after this time.
 pub const SENT_AGAIN: SignedDuration = SignedDuration::from_mins(30);
+
+/// A machine's clock is measured in whole seconds, each time anew: of two reports so close to each other the one that
+/// came last counts.
+const SKEW: SignedDuration = SignedDuration::from_secs(10);
 
 /// What a newer record would have said: a handover in the monitor that our own key signed, and the firewall's report,
 /// tell of numbers and of a key that an older backup has forgotten.
@@ -74,6 +78,23 @@ pub fn observe(next: &mut Record, server: &str, ca: &str, now: Timestamp) {
             ca: ca.to_owned(),
             since: now,
         });
+    }
+}
+
+/// Whether this seed has something to say to the firewall. Where another one is ahead, its word must not be written over.
+pub fn speaks(record: &Record, ahead: Option<Order>) -> bool {
+    record.handover.is_some() && ahead.is_none()
+}
+
+/// Of two reports the one that was made last, and whether it is to be remembered: one that somebody put back says nothing.
+pub fn latest(known: Option<&Report>, report: Report, now: Timestamp) -> (Report, bool) {
+    // Of a machine whose clock is ahead and that does not know it yet: nothing would ever be later.
+    let ahead = report.made() > now + FRESH;
+    match known {
+        Some(known) if known.key == report.key && (ahead || known.made() > report.made() + SKEW) => {
+            (known.clone(), false)
+        }
+        _ => (report, !ahead),
     }
 }
 

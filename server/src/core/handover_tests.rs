@@ -641,3 +641,29 @@ fn b2_a_certificate_that_is_not_in_use_yet_does_not_hide_that_the_one_in_use_is_
     };
     assert_eq!(advance(Some(&opened), &seen, at(2_002)).handover, None);
 }
+
+#[test]
+fn a_report_that_somebody_put_back_says_nothing() {
+    let (machine, now) = (Machine::new(), at(10_000));
+    let made = |second| machine.report("b", "01", Order::default(), second);
+    let (old, new) = (made(9_000), made(9_900));
+    assert_eq!(latest(None, old.clone(), now), (old.clone(), true));
+    assert_eq!(latest(Some(&old), new.clone(), now), (new.clone(), true));
+    assert_eq!(latest(Some(&new), old, now), (new.clone(), false));
+    // Of another key: the one before counts no more.
+    let other = Machine::new().report("b", "01", Order::default(), 9_000);
+    assert_eq!(latest(Some(&new), other.clone(), now), (other, true));
+    // By a clock that is far ahead: neither remembered, nor instead of a good one.
+    let future = made(20_000);
+    assert_eq!(latest(None, future.clone(), now), (future.clone(), false));
+    assert_eq!(latest(Some(&new), future, now), (new, false));
+}
+
+#[test]
+fn a_seed_that_stands_aside_writes_nothing_over_the_others_word() {
+    let machine = Machine::new();
+    let open = advance(Some(&machine.record()), &machine.seen(None), at(2_000));
+    assert!(speaks(&open, None));
+    assert!(!speaks(&open, Some(Order::default())));
+    assert!(!speaks(&machine.record(), None));
+}

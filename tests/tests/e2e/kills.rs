@@ -117,27 +117,32 @@ async fn d1_an_approver_that_is_killed_at_each_call_of_a_move_makes_no_second_to
     let (machine, _agent) = came_in(a, "00001").await;
     let key = machine.key().unwrap();
     let began = a.move_to(b, Leaves::Nothing).await.unwrap();
-    let mut kills = 0;
     let namespace = ["--namespace", b.namespace()];
-    // What it sends goes through one of these; the first calls only ask for its rights.
-    for syscall in ["sendto", "writev,sendmsg"] {
-        let mut nth = 1;
-        loop {
-            let killed = Some(KilledAt { syscall, nth });
-            let mut approver = b.home.start_killed(&namespace, killed).unwrap();
-            let killed = approver.ended(Duration::from_secs(8)).await.is_ok();
-            approver.kill();
-            one_token(b).await;
-            undecided(b, &machine).await;
-            if !killed {
-                break;
-            }
-            kills += 1;
-            nth += 1 + nth / 12;
+    // At its first send, at its second one, and so on, until the firewall has come in under that.
+    let syscall = "writev,sendmsg,sendto";
+    let mut kills = 0;
+    for nth in 1.. {
+        let mut approver = b
+            .home
+            .start_killed(&namespace, Some(KilledAt { syscall, nth }))
+            .unwrap();
+        let killed = approver.ended(Duration::from_secs(20)).await.is_ok();
+        approver.kill();
+        one_token(b).await;
+        undecided(b, &machine).await;
+        let record = b.record(&machine.firewall).await.unwrap();
+        if record["handover"].is_null() && record["generation"].as_u64() >= Some(1) {
+            break;
         }
+        assert!(
+            killed,
+            "it sends nothing more, and the firewall has not come in: {record}"
+        );
+        kills += 1;
+        assert!(kills < 300, "it never comes in: {record}");
     }
     println!("killed {kills} times");
-    assert!(kills >= 20, "nothing was interrupted");
+    assert!(kills >= 40, "{kills} kills: it was not interrupted at each send");
     let _b = b.approver().unwrap();
     b.has(&machine, began, Duration::from_secs(600)).await.unwrap();
     settled(b, &machine).await;
