@@ -2,12 +2,11 @@
 //! away when any of them changes: a connection pool or a TLS session that outlives a certificate would go on as the
 //! old identity.
 
-use std::path::Path;
 use std::time::Duration;
 
 use contract::kubeconfig::{Credential, Kubeconfig};
 use http::Uri;
-use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig as StandardKubeconfig};
+use kube::config::AuthInfo;
 use kube::{Client, Config};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -22,12 +21,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 pub enum ClientError {
     #[error("{what}: {problem}")]
     Access { what: String, problem: String },
-    #[error("kubeconfig {path}: {problem}")]
-    OperatorKubeconfig { path: String, problem: String },
-    #[error(
-        "no --kubeconfig was given and this is not a pod with a ServiceAccount ({0}): give --kubeconfig, or run in the cluster"
-    )]
-    InCluster(String),
 }
 
 /// Makes aws-lc-rs the process's crypto library. The first thing that every `main` does.
@@ -73,47 +66,7 @@ pub fn connect(what: &str, kubeconfig: &Kubeconfig) -> Result<Client, ClientErro
     build(config).map_err(|e| problem(Failure::of(what, &e).detail))
 }
 
-/// A client from the operator's own kubeconfig, with everything that kubectl would take, or the pod's ServiceAccount.
-/// The second value is the server's address as that access names it.
-pub async fn operator(path: Option<&Path>) -> Result<(Client, String), ClientError> {
-    let config = match path {
-        None => Config::incluster().map_err(|e| ClientError::InCluster(e.to_string()))?,
-        Some(path) => {
-            let problem = |problem: String| ClientError::OperatorKubeconfig {
-                path: path.display().to_string(),
-                problem,
-            };
-            let file = StandardKubeconfig::read_from(path).map_err(|e| problem(e.to_string()))?;
-            let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
-                .await
-                .map_err(|e| problem(e.to_string()))?;
-            if config.root_cert.as_ref().is_none_or(Vec::is_empty) && config.cluster_url.scheme_str() == Some("https") {
-                // Without it the client would fall back to the operating system's CAs: whoever holds a public
-                // certificate for that name could stand in for the seed.
-                return Err(problem(
-                    "it has no certificate-authority (-data) for its cluster: add it".into(),
-                ));
-            }
-            if config.accept_invalid_certs {
-                return Err(problem(
-                    "it has insecure-skip-tls-verify: remove it and add the CA".into(),
-                ));
-            }
-            config
-        }
-    };
-    let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
-    let what = path.map_or("the pod's ServiceAccount".to_owned(), |p| {
-        format!("kubeconfig {}", p.display())
-    });
-    let client = build(config).map_err(|e| ClientError::Access {
-        what: what.clone(),
-        problem: Failure::of(&what, &e).detail,
-    })?;
-    Ok((client, server))
-}
-
-fn build(mut config: Config) -> kube::Result<Client> {
+pub(crate) fn build(mut config: Config) -> kube::Result<Client> {
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     // A call that a busy server refuses comes back at once; who asked knows better when to ask again.
     config.default_retry = false;

@@ -7,3 +7,4 @@ pub mod clock;
 pub mod failure;
 pub mod firewall;
 pub mod log;
+pub mod operator;

@@ -18,6 +18,7 @@ use serde_json::json;
 use cluster::api::{call, call_opt};
 use cluster::client;
 use cluster::firewall::Firewall;
+use cluster::operator::Operator;
 
 use crate::args::Export;
 
@@ -30,7 +31,7 @@ pub async fn export(export: &Export) -> anyhow::Result<()> {
         .split_once('/')
         .with_context(|| format!("{:?} is not <namespace>/<firewall>", export.firewall))?;
     let name = FirewallName::parse(name)?;
-    let (client, _) = client::operator(export.kubeconfig.as_deref()).await?;
+    let client = Operator::connect(export.kubeconfig.as_deref()).await?.client();
     let firewalls: Api<Firewall> = Api::namespaced(client.clone(), namespace);
     let firewall = call(format!("get Firewall {namespace}/{name}"), firewalls.get(name.as_str())).await?;
     let before = handed_out(&client, namespace, &name).await?;

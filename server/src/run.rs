@@ -21,6 +21,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use cluster::firewall::Firewall;
+use cluster::operator::Operator;
 
 use crate::approver::{Applied, Approver};
 use crate::args::{BootstrapCredential, Run};
@@ -38,14 +39,14 @@ const PROBE_AGAIN: Duration = Duration::from_secs(3600);
 const SWEEP: Duration = Duration::from_secs(300);
 /// How often it is looked whether a Firewall is gone, beside the events that tell so.
 const GONE_AGAIN: Duration = Duration::from_secs(15);
-/// How often it is looked at where firewalls reach this seed.
-const ENDPOINT_AGAIN: Duration = Duration::from_secs(10);
+/// How often it is looked at where firewalls reach this seed, and at the approver's own kubeconfig.
+const SURROUNDINGS_AGAIN: Duration = Duration::from_secs(10);
 const ERROR_RETRY: Duration = Duration::from_secs(2);
 
 pub async fn run(run: Run) -> anyhow::Result<()> {
-    let (client, _) = cluster::client::operator(run.kubeconfig.as_deref()).await?;
-    preflight::check(&client, &run.own_namespace, &run.namespaces).await?;
-    let seed = Seed::connect(client, &run).await?;
+    let operator = Operator::connect(run.kubeconfig.as_deref()).await?;
+    preflight::check(&operator.client(), &run.own_namespace, &run.namespaces).await?;
+    let seed = Seed::connect(operator, &run).await?;
     let key = credential::seed_key(&seed).await?;
     let kind = match run.bootstrap_credential {
         BootstrapCredential::ServiceAccount => CredentialKind::ServiceAccount,
@@ -210,24 +211,7 @@ impl Workers {
                 }
             });
         }
-        let (moving, again) = (Arc::clone(&approver), run.clone());
-        watches.spawn(async move {
-            loop {
-                tokio::time::sleep(ENDPOINT_AGAIN).await;
-                match moving.seed.look_again(&again).await {
-                    Ok(false) => {}
-                    Ok(true) => {
-                        let server = moving.seed.endpoint().server;
-                        tracing::info!(%server, "this seed is reached at another address or by another CA now");
-                        moving.wake_all();
-                    }
-                    Err(error) if moving.is_news("endpoint", &error.to_string()) => {
-                        tracing::warn!(%error, "where firewalls reach this seed could not be found out anew; what was known stays");
-                    }
-                    Err(_) => {}
-                }
-            }
-        });
+        watches.spawn(surroundings(Arc::clone(&approver), run.clone()));
         Ok(Self {
             approver,
             workers,
@@ -279,6 +263,39 @@ impl Workers {
                 .kind
                 .write()
                 .unwrap_or_else(std::sync::PoisonError::into_inner) = kind;
+        }
+    }
+}
+
+/// Follows where firewalls reach this seed, and how the approver does.
+async fn surroundings(approver: Arc<Approver>, run: Run) -> &'static str {
+    loop {
+        tokio::time::sleep(SURROUNDINGS_AGAIN).await;
+        match approver.seed.follow().await {
+            Ok(followed) => {
+                if followed {
+                    tracing::info!("the kubeconfig was written anew and works: gone on with it");
+                }
+                approver.is_news("kubeconfig", "");
+            }
+            Err(error) if approver.is_news("kubeconfig", &error.to_string()) => {
+                tracing::warn!(%error, "the kubeconfig was written anew and is not used; what was there before stays in use");
+            }
+            Err(_) => {}
+        }
+        match approver.seed.look_again(&run).await {
+            Ok(false) => {
+                approver.is_news("endpoint", "");
+            }
+            Ok(true) => {
+                let server = approver.seed.endpoint().server;
+                tracing::info!(%server, "this seed is reached at another address or by another CA now");
+                approver.wake_all();
+            }
+            Err(error) if approver.is_news("endpoint", &error.to_string()) => {
+                tracing::warn!(%error, "where firewalls reach this seed could not be found out anew; what was known stays");
+            }
+            Err(_) => {}
         }
     }
 }

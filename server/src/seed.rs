@@ -15,6 +15,7 @@ use thiserror::Error;
 use cluster::api::{apply, call, call_opt};
 use cluster::client::{self, ClientError};
 use cluster::failure::{Class, Failure};
+use cluster::operator::{Operator, OperatorError};
 use contract::names;
 
 #[derive(Debug, Error)]
@@ -35,6 +36,12 @@ pub enum SeedError {
     CaFile { path: String, problem: String },
     #[error("the seed's CA: {0}")]
     Ca(String),
+    #[error(transparent)]
+    Operator(#[from] OperatorError),
+    #[error(
+        "it leads to another cluster (kube-system is {0}): start the approver anew if that is the seed to serve now"
+    )]
+    AnotherSeed(String),
     #[error(
         "firewalls would not reach this seed: the approver itself cannot reach {server}, where they are sent: {problem}"
     )]
@@ -47,6 +54,7 @@ pub struct Seed {
     /// UID of namespace kube-system: what tells one seed from another.
     pub id: String,
     pub own_namespace: String,
+    operator: Arc<Operator>,
     endpoint: Arc<RwLock<Endpoint>>,
 }
 
@@ -58,19 +66,12 @@ pub struct Endpoint {
 }
 
 impl Seed {
-    pub async fn connect(client: Client, run: &crate::args::Run) -> Result<Self, SeedError> {
-        let namespaces: Api<Namespace> = Api::all(client.clone());
-        let named = |name: String| {
-            let namespaces = namespaces.clone();
-            async move {
-                let found = call_opt(format!("get Namespace {name}"), namespaces.get(&name)).await?;
-                found.ok_or(SeedError::NoNamespace(name))
-            }
-        };
-        let id = named("kube-system".to_owned()).await?.uid().unwrap_or_default();
-        named(run.own_namespace.clone()).await?;
-        for namespace in &run.namespaces {
-            named(namespace.clone()).await?;
+    pub async fn connect(operator: Operator, run: &crate::args::Run) -> Result<Self, SeedError> {
+        let client = operator.client();
+        let id = namespace(&client, "kube-system").await?.uid().unwrap_or_default();
+        namespace(&client, &run.own_namespace).await?;
+        for name in &run.namespaces {
+            namespace(&client, name).await?;
         }
         let endpoint = Endpoint::find(&client, run).await?;
         endpoint.try_it().await?;
@@ -78,6 +79,7 @@ impl Seed {
             client,
             id,
             own_namespace: run.own_namespace.clone(),
+            operator: Arc::new(operator),
             endpoint: Arc::new(RwLock::new(endpoint)),
         })
     }
@@ -95,6 +97,23 @@ impl Seed {
         }
         found.try_it().await?;
         *self.endpoint.write().unwrap_or_else(PoisonError::into_inner) = found;
+        Ok(true)
+    }
+
+    /// Goes on with the access that the operator wrote since, if it works and leads to this very seed: everything that
+    /// is known is of this one. Says whether there was any.
+    pub async fn follow(&self) -> Result<bool, SeedError> {
+        let Some(candidate) = self.operator.changed().await? else {
+            return Ok(false);
+        };
+        let id = namespace(&candidate.client, "kube-system")
+            .await?
+            .uid()
+            .unwrap_or_default();
+        if id != self.id {
+            return Err(SeedError::AnotherSeed(id));
+        }
+        self.operator.switch(candidate);
         Ok(true)
     }
 
@@ -208,6 +227,12 @@ impl Endpoint {
             bootstrap,
         }
     }
+}
+
+async fn namespace(client: &Client, name: &str) -> Result<Namespace, SeedError> {
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let found = call_opt(format!("get Namespace {name}"), namespaces.get(name)).await?;
+    found.ok_or_else(|| SeedError::NoNamespace(name.to_owned()))
 }
 
 fn read_file(path: &Path) -> Result<String, SeedError> {

@@ -38,9 +38,8 @@ impl Program {
         killed: Option<KilledAt<'_>>,
         environment: &[(&str, &str)],
     ) -> anyhow::Result<Self> {
-        let out = fs::OpenOptions::new().create(true).append(true).open(log)?;
         let program = binary(name)?;
-        let mut command = match killed {
+        let command = match killed {
             None => clean(Command::new(program)),
             Some(KilledAt { syscall, nth }) => {
                 let mut strace = clean(Command::new("strace"));
@@ -51,6 +50,12 @@ impl Program {
                 strace
             }
         };
+        Self::spawn(command, args, log, environment)
+    }
+
+    fn spawn(mut command: Command, args: &[String], log: &Path, environment: &[(&str, &str)]) -> anyhow::Result<Self> {
+        let name = command.get_program().to_string_lossy().into_owned();
+        let out = fs::OpenOptions::new().create(true).append(true).open(log)?;
         let child = command
             .args(args)
             .envs(environment.iter().copied())
@@ -144,24 +149,18 @@ impl ApproverHome {
 
     /// Firewalls are told to reach the seed there.
     pub async fn with_server(seed: &Cluster, server: &str) -> anyhow::Result<Self> {
-        let dir = TempDir::new()?;
-        let arguments = [
-            "create",
-            "token",
-            "-n",
-            "firewall-approver",
-            "firewall-approver",
-            "--duration=24h",
-        ];
-        let token = seed.kubectl_ok(&arguments).await?;
-        write_private(
-            &dir.path().join("kubeconfig"),
-            &seed.kubeconfig_with_token(token.trim()),
-        )?;
-        Ok(Self {
-            dir,
+        let home = Self {
+            dir: TempDir::new()?,
             server: server.to_owned(),
-        })
+        };
+        home.renew(seed).await?;
+        Ok(home)
+    }
+
+    /// Writes its kubeconfig anew, with a token and the CAs of now.
+    pub async fn renew(&self, seed: &Cluster) -> anyhow::Result<()> {
+        let token = own_token(seed).await?;
+        write_private(&self.kubeconfig(), &seed.kubeconfig_with_token(&token))
     }
 
     pub fn start(&self, more: &[&str]) -> anyhow::Result<Program> {
@@ -175,6 +174,37 @@ impl ApproverHome {
             .to_vec();
         args.extend(more.iter().map(ToString::to_string));
         Program::start("firewall-approver", &args, &self.log_path(), killed)
+    }
+
+    /// As in a pod: no kubeconfig, but the ServiceAccount's files where the kubelet puts them.
+    pub async fn start_in_pod(&self, pod: &Pod, seed: &Cluster, more: &[&str]) -> anyhow::Result<Program> {
+        pod.refresh(seed).await?;
+        let address = seed.server_url();
+        let (host, port) = address
+            .strip_prefix("https://")
+            .and_then(|address| address.rsplit_once(':'))
+            .context("no port")?;
+        let mount = format!(
+            "mount -t tmpfs none /run && mkdir -p {POD_FILES} && mount --bind '{}' {POD_FILES} && exec \"$@\"",
+            pod.0.path().display()
+        );
+        let program = binary("firewall-approver")?.display().to_string();
+        let mut args = [
+            "-m",
+            "sh",
+            "-c",
+            &mount,
+            "sh",
+            &program,
+            "run",
+            "--seed-server",
+            &self.server,
+        ]
+        .map(str::to_owned)
+        .to_vec();
+        args.extend(more.iter().map(ToString::to_string));
+        let environment = [("KUBERNETES_SERVICE_HOST", host), ("KUBERNETES_SERVICE_PORT", port)];
+        Program::spawn(clean(Command::new("unshare")), &args, &self.log_path(), &environment)
     }
 
     /// Firewalls are told to reach the seed there, from the next start on.
@@ -204,6 +234,36 @@ impl ApproverHome {
     pub fn log(&self) -> String {
         fs::read_to_string(self.log_path()).unwrap_or_default()
     }
+}
+
+/// What the kubelet puts into a pod, and keeps up to date.
+pub struct Pod(TempDir);
+
+impl Pod {
+    pub fn new() -> anyhow::Result<Self> {
+        Ok(Self(TempDir::new()?))
+    }
+
+    /// A token and the CAs of now.
+    pub async fn refresh(&self, seed: &Cluster) -> anyhow::Result<()> {
+        write_private(&self.0.path().join("namespace"), "firewall-approver")?;
+        write_private(&self.0.path().join("token"), &own_token(seed).await?)?;
+        write_private(&self.0.path().join("ca.crt"), &seed.server_ca_pem())
+    }
+}
+
+const POD_FILES: &str = "/run/secrets/kubernetes.io/serviceaccount";
+
+async fn own_token(seed: &Cluster) -> anyhow::Result<String> {
+    let arguments = [
+        "create",
+        "token",
+        "-n",
+        "firewall-approver",
+        "firewall-approver",
+        "--duration=24h",
+    ];
+    Ok(seed.kubectl_ok(&arguments).await?.trim().to_owned())
 }
 
 /// A firewall machine: the folders that the agent knows, somewhere else.

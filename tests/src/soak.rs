@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::consumer::{self, Consumer, Kind, Sums};
 use crate::harness::{Cluster, eventually};
 use crate::moves::tail;
-use crate::programs::{ApproverHome, Machine, Program};
+use crate::programs::{Machine, Program};
 use crate::world::{Place, bootstrapped};
 
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +59,7 @@ pub async fn run(seed: &Cluster, shoot: &Cluster, namespace: &str, plan: Plan) -
     let consumer = Consumer::start(&machine, plan.kind).await?;
     let mut soak = Soak {
         place,
-        approver: Some(approver),
+        approver,
         machine,
         plan,
         began: Instant::now(),
@@ -74,7 +74,7 @@ pub async fn run(seed: &Cluster, shoot: &Cluster, namespace: &str, plan: Plan) -
 
 struct Soak<'a> {
     place: Place<'a>,
-    approver: Option<Program>,
+    approver: Program,
     machine: Machine,
     plan: Plan,
     began: Instant,
@@ -94,6 +94,7 @@ impl Soak<'_> {
             }
             consumer.alive()?;
             ensure!(agent.runs(), "the agent ended");
+            ensure!(self.approver.runs(), "the approver ended");
             sleep_until((began + EVERY).min(self.began + self.plan.duration)).await;
         }
         // What the last roll dropped would be missed by now.
@@ -125,13 +126,14 @@ impl Soak<'_> {
         Ok(())
     }
 
-    async fn server_ca(&mut self) -> anyhow::Result<()> {
+    async fn server_ca(&self) -> anyhow::Result<()> {
         let seed = self.place.seed;
         self.has_ca().await?;
         let roll = seed.roll_server_ca()?;
         roll.add().await?;
         pause().await;
-        self.restart_approver().await?;
+        // As an operator would; the approver follows by itself.
+        self.place.home.renew(seed).await?;
         self.has_ca().await?;
         self.say("the server's CA: the machine trusts both");
         sleep(self.plan.overlap).await;
@@ -140,17 +142,6 @@ impl Soak<'_> {
         pause().await;
         roll.drop_old().await?;
         self.say("the server's CA: the old one is not published any more");
-        Ok(())
-    }
-
-    /// In the midst of a roll, as an operator would: it reads whom it trusts itself at its start only, and with the old CA
-    /// alone it would be lost at its next new connection.
-    async fn restart_approver(&mut self) -> anyhow::Result<()> {
-        if let Some(approver) = self.approver.take() {
-            approver.stop().await?;
-        }
-        self.place.home = ApproverHome::new(self.place.seed).await?;
-        self.approver = Some(self.place.approver()?);
         Ok(())
     }
 

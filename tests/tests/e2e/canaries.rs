@@ -20,7 +20,7 @@ use crate::moves::{EVENTUALLY, came_in};
 use crate::support::{certificate_of, client_of, renewed};
 
 /// So soon the approver knows of a CA that is refused.
-const FOUND: Duration = Duration::from_secs(10);
+pub(crate) const FOUND: Duration = Duration::from_secs(10);
 /// A firewall reads every 10 s what its seed tells it.
 const RENEWED: Duration = Duration::from_secs(25);
 /// Longer than any verdict takes.
@@ -88,13 +88,13 @@ async fn restart_apiserver(seed: &Cluster) {
 }
 
 /// How many CAs the seed publishes.
-async fn published(admin: Client) -> usize {
+pub(crate) async fn published(admin: Client) -> usize {
     let maps: Api<k8s_openapi::api::core::v1::ConfigMap> = Api::namespaced(admin, "kube-system");
     let map = maps.get("extension-apiserver-authentication").await.unwrap();
     map.data.unwrap()["client-ca-file"].matches("BEGIN CERTIFICATE").count()
 }
 
-async fn logged(place: &Place<'_>, words: &str, limit: Duration) {
+pub(crate) async fn logged(place: &Place<'_>, words: &str, limit: Duration) {
     eventually(&format!("{words} in the log"), limit, || async {
         ensure!(place.home.log().contains(words), "not there");
         Ok(())
