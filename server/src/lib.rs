@@ -7,6 +7,7 @@ pub mod core;
 mod approver;
 mod canary;
 mod credential;
+mod crowd;
 mod events;
 mod evidence;
 mod export;

@@ -26,6 +26,7 @@ use cluster::operator::Operator;
 use crate::approver::{Applied, Approver};
 use crate::args::{BootstrapCredential, Run};
 use crate::canary::{self, Canaries};
+use crate::crowd::Crowd;
 use crate::events::Events;
 use crate::gone::Sweeper;
 use crate::seed::Seed;
@@ -115,18 +116,27 @@ impl Workers {
                 .map(|api| {
                     let bereft = Arc::clone(&bereft);
                     let shrink = |firewall: &mut DeserializeGuard<Firewall>| firewall.managed_fields_mut().clear();
-                    controlled(api, watcher::Config::default(), run.poll_interval, shrink, move |_| {
-                        bereft.notify_one();
-                    })
+                    controlled(
+                        api,
+                        watcher::Config::default(),
+                        run.poll_interval,
+                        |_| true,
+                        shrink,
+                        move |_| {
+                            bereft.notify_one();
+                        },
+                    )
                 })
                 .unzip();
         let ours = watcher::Config::default()
             .page_size(100)
             .fields(&format!("spec.signerName={}", names::SIGNER));
+        let mut crowd = Crowd::default();
         let (request_controller, requests_complete) = controlled(
             Api::all(client.clone()),
             ours,
             run.poll_interval,
+            move |event| crowd.admits(event),
             evidence::shrink,
             |_| {},
         );

@@ -41,12 +41,13 @@ where
 }
 
 /// A controller over a watch, and whether that watch has brought all there is. (The store's own `wait_until_ready` wakes
-/// one waiter only, and that has to be the controller.) `shrink` drops what nobody needs before it is kept, `gone` is
-/// told of what was deleted.
+/// one waiter only, and that has to be the controller.) What `admits` refuses is passed over, `shrink` drops what nobody
+/// needs of the rest before it is kept, `gone` is told of what was deleted.
 pub fn controlled<K>(
     api: Api<K>,
     config: watcher::Config,
     poll: Duration,
+    mut admits: impl FnMut(&watcher::Event<K>) -> bool + Send + 'static,
     shrink: fn(&mut K),
     gone: impl Fn(&K) + Send + Sync + 'static,
 ) -> (Controller<K>, Complete)
@@ -57,6 +58,7 @@ where
     let (complete, completed) = watch::channel(false);
     let events = watched(api, config, poll)
         .default_backoff()
+        .try_filter(move |event| std::future::ready(admits(event)))
         .modify(shrink)
         .reflect(writer)
         .inspect_ok(move |event| match event {
