@@ -10,7 +10,7 @@ LONG_CASES ?= 20000
 # Without the lint, a test's failure is a page of the runtime's frames.
 export RUST_BACKTRACE ?= 0
 
-.PHONY: help demo soak test test-quick test-long lint policies tools control-plane consumer clean-cache
+.PHONY: help demo soak flood test test-quick test-long lint policies tools control-plane consumer clean-cache
 
 help: ## This list.
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "  %-14s %s\n", $$1, $$2 }'
@@ -22,6 +22,10 @@ demo: control-plane ## Shows the bootstrap and the move to another seed and back
 soak: control-plane consumer ## Rolls the CAs for MINUTES (12) under a consumer. STOCK=1: client-go as it comes, with an overlap of 6 minutes.
 	$(CARGO) build --quiet --workspace --bins
 	@target/debug/soak $(MINUTES) $(if $(STOCK),--stock)
+
+flood: control-plane ## One identity makes 10,000 certificate requests (REQUESTS=) while other firewalls come in: a ratio, in 1 to 2 minutes.
+	$(CARGO) build --quiet --workspace --bins
+	@target/debug/flood $(REQUESTS)
 
 test: tools control-plane consumer ## Every test, with real API servers and the real programs.
 	$(CARGO) build --quiet --workspace --bins

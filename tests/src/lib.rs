@@ -4,6 +4,7 @@
 
 pub mod consumer;
 pub mod demo;
+pub mod flood;
 pub mod harness;
 pub mod moves;
 pub mod policies;

@@ -26,6 +26,7 @@ mod consumers;
 mod credentials;
 mod disasters;
 mod files;
+mod floods;
 mod follows;
 mod input;
 mod kills;

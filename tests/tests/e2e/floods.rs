@@ -1,0 +1,97 @@
+//! Whoever holds a bootstrap credential makes requests without end. (How fast others are meanwhile: `make flood`.)
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::ensure;
+use contract::csr;
+use contract::key::PrivateKey;
+use contract::names::{self, FirewallName};
+use futures::future::try_join_all;
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use kube::api::{DeleteParams, ListParams};
+use kube::{Api, Client, ResourceExt};
+use tests::flood::{decided, make};
+use tests::harness::{client_from, eventually};
+use tests::world::{Place, own_seed, shoot_cluster};
+
+use crate::moves::{EVENTUALLY, came_in};
+use crate::support::client_of;
+
+const KEPT: usize = 64;
+
+/// Which of the API server's levels a client's requests are in.
+async fn flow_schema(client: &Client) -> anyhow::Result<String> {
+    let request = http::Request::get("/version").body(kube::client::Body::empty())?;
+    let response = client.send(request).await?;
+    let uid = response.headers().get("x-kubernetes-pf-flowschema-uid");
+    Ok(uid.map_or("", |uid| uid.to_str().unwrap_or_default()).to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn p30_of_one_identity_so_many_requests_are_decided_and_no_more_while_others_come_in() {
+    let seed = own_seed("seed-floods").await.unwrap();
+    let shoot = shoot_cluster().await.unwrap();
+    let place = Place::empty(&seed, shoot, "shoot--floods--one").await.unwrap();
+    place.settle().await.unwrap();
+    let _approver = place.approver_with(&["--poll-interval", "5s"]).unwrap();
+    let stolen = place.machine("thief").await.unwrap();
+    let thief = fs::read_to_string(stolen.bootstrap_kubeconfig()).unwrap();
+    let thief = client_from(&thief).await.unwrap();
+    let name = FirewallName::parse(&stolen.firewall).unwrap();
+    let request = csr::write(&name, &PrivateKey::generate().unwrap()).unwrap();
+
+    try_join_all((0..4 * KEPT).map(|_| make(&thief, names::SIGNER, &request)))
+        .await
+        .unwrap();
+    eventually("as many as are kept are decided", EVENTUALLY, || async {
+        let decided = decided(&seed, &request).await?;
+        ensure!(decided == KEPT, "{decided}");
+        Ok(())
+    })
+    .await
+    .unwrap();
+    let (other, _agent) = came_in(&place, "00001").await;
+    // Two lists later.
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    assert_eq!(decided(&seed, &request).await.unwrap(), KEPT);
+    let log = place.home.log();
+    assert_eq!(log.matches("more than 64 requests").count(), 1, "{log}");
+
+    // As the cluster's cleaner does, by and by.
+    let requests: Api<CertificateSigningRequest> = Api::all(seed.client().await.unwrap());
+    let all = requests.list(&ListParams::default()).await.unwrap();
+    let over = all.iter().filter(|r| {
+        r.spec.request.0 == request.as_bytes() && r.status.as_ref().is_some_and(|s| s.conditions.is_some())
+    });
+    for one in over.take(10) {
+        requests
+            .delete(&one.name_any(), &DeleteParams::default())
+            .await
+            .unwrap();
+    }
+    eventually("others are decided in their place", EVENTUALLY, || async {
+        let decided = decided(&seed, &request).await?;
+        ensure!(decided == KEPT, "{decided}");
+        Ok(())
+    })
+    .await
+    .unwrap();
+
+    // Whatever they hold, firewalls are in queues of their own.
+    let schemas = seed
+        .kubectl_ok(&[
+            "get",
+            "flowschema",
+            "firewall-bootstrap",
+            "-o",
+            "jsonpath={.metadata.uid}",
+        ])
+        .await
+        .unwrap();
+    let firewall = client_of(&other.seed_kubeconfig()).await.unwrap();
+    let admin = seed.client().await.unwrap();
+    assert_eq!(flow_schema(&thief).await.unwrap(), schemas);
+    assert_eq!(flow_schema(&firewall).await.unwrap(), schemas);
+    assert_ne!(flow_schema(&admin).await.unwrap(), schemas);
+}
