@@ -42,6 +42,13 @@ use args::{Command, Output};
 
 /// The whole program.
 pub async fn main() -> ExitCode {
+    if let Err(error) = cluster::process::no_core_dumps() {
+        let _ = writeln!(
+            std::io::stderr(),
+            "firewall-agent: core dumps cannot be turned off: {error}"
+        );
+        return ExitCode::FAILURE;
+    }
     cluster::client::install_crypto();
     let args = Args::parse();
     let outcome = match &args.command {

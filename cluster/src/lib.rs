@@ -8,3 +8,4 @@ pub mod failure;
 pub mod firewall;
 pub mod log;
 pub mod operator;
+pub mod process;

@@ -9,6 +9,7 @@ pub mod harness;
 pub mod moves;
 pub mod policies;
 pub mod programs;
+pub mod secrets;
 pub mod soak;
 pub mod upstream;
 pub mod world;

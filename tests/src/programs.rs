@@ -5,13 +5,15 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use rustix::process::{Resource, Rlimit};
 use tempfile::TempDir;
 
 use crate::harness::{Cluster, eventually};
+use crate::secrets;
 
 /// A running program. It is killed when this value is dropped.
 pub struct Program {
@@ -85,6 +87,18 @@ impl Program {
         self.end();
     }
 
+    /// Dies as by a fault of its own, where nothing limits what the kernel may write of it.
+    pub fn abort(mut self) -> anyhow::Result<ExitStatus> {
+        let id = rustix::process::Pid::from_child(&self.child);
+        let unlimited = Rlimit {
+            current: None,
+            maximum: None,
+        };
+        rustix::process::prlimit(Some(id), Resource::Core, unlimited)?;
+        rustix::process::kill_process(id, rustix::process::Signal::ABORT)?;
+        Ok(self.child.wait()?)
+    }
+
     fn end(&mut self) {
         let group = rustix::process::Pid::from_child(&self.child);
         // Once it was waited for, its number may be another's.
@@ -123,6 +137,15 @@ impl Program {
 impl Drop for Program {
     fn drop(&mut self) {
         self.end();
+        let log = self.log();
+        no_secrets(&self.log, secrets::suspicious(&log));
+    }
+}
+
+/// A test that fails already fails for its own reason.
+fn no_secrets(log: &Path, found: Option<String>) {
+    if let Some(found) = found.filter(|_| !std::thread::panicking()) {
+        panic!("a secret is in {}: {found}", log.display());
     }
 }
 
@@ -233,6 +256,13 @@ impl ApproverHome {
 
     pub fn log(&self) -> String {
         fs::read_to_string(self.log_path()).unwrap_or_default()
+    }
+}
+
+impl Drop for ApproverHome {
+    fn drop(&mut self) {
+        let found = secrets::shown(&self.log(), &secrets::below(self.dir.path()));
+        no_secrets(&self.log_path(), found);
     }
 }
 
@@ -399,6 +429,13 @@ impl Machine {
             &self.config().join(".bootstrap.kubeconfig"),
             &String::from_utf8(kubeconfig)?,
         )
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let found = secrets::shown(&self.log(), &secrets::below(self.dir.path()));
+        no_secrets(&self.log_path(), found);
     }
 }
 

@@ -416,3 +416,23 @@ async fn p18_a_seed_that_signs_nothing_is_named_on_both_sides() {
     .with_context(|| approver.log() + &machine.log())
     .unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn export_says_in_one_sentence_what_it_cannot() {
+    let home = ApproverHome::new(seed().await.unwrap()).await.unwrap();
+    let kubeconfig = home.kubeconfig().display().to_string();
+    for (args, words) in [
+        (
+            ["--kubeconfig", "/no/such/file", "a/b"],
+            &["/no/such/file", "No such file"][..],
+        ),
+        (["--kubeconfig", &kubeconfig, "b"], &["<namespace>/<firewall>"]),
+        (
+            ["--kubeconfig", &kubeconfig, "shoot--none/none"],
+            &["get Firewall shoot--none/none"],
+        ),
+    ] {
+        let args: Vec<&str> = ["export"].into_iter().chain(args).collect();
+        refuses(home.start_with(&args).unwrap(), words).await;
+    }
+}

@@ -37,4 +37,5 @@ mod proxied;
 mod requests;
 mod restarts;
 mod rights;
+mod secrets;
 mod support;

@@ -1,0 +1,10 @@
+//! What a process that holds keys does before anything else.
+
+use std::io;
+
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+
+/// The kernel writes no core of this process, to whatever place or program, and nobody but root reads its memory.
+pub fn no_core_dumps() -> io::Result<()> {
+    Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
+}
