@@ -130,7 +130,9 @@ pub fn close(next: &mut Record, seen: &Seen<'_>, now: Timestamp) {
     let (Some(pending), Some(report), Some(certificate)) = (&next.handover, seen.report, &next.certificate) else {
         return;
     };
-    let after = report.made() > pending.since || report.taken_up == next.order;
+    // Until something was sent for it, the number is of the one before.
+    let taken_up = pending.sent.is_some() && report.taken_up == next.order;
+    let after = report.made() > pending.since || taken_up;
     let there = report.proves_use(seen.firewall, seen.seed, &certificate.serial) && !report.refused;
     // What was refused is not good again because nobody looks at it just now.
     let other = pending.issuer.is_none() || pending.issuer != certificate.issuer_key;

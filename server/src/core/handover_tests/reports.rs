@@ -191,3 +191,33 @@ fn one_that_works_with_another_server_or_is_refused_has_not_come_in() {
     };
     assert!(advance(Some(&moved), &seen, at(2_011)).handover.is_none());
 }
+
+/// Its last report may be of yesterday, and the machine dead since: what it took up then answers nothing that is asked now.
+#[test]
+fn an_export_is_not_answered_by_what_was_taken_up_before() {
+    let machine = Machine::new();
+    let order = Order {
+        authority: 1_000,
+        generation: 3,
+    };
+    let moved = Record {
+        uid: "uid-b".into(),
+        seed: "b".into(),
+        certificate: Some(certificate("02")),
+        order,
+        ..machine.record()
+    };
+    let report = machine.report("b", "02", order, 2_000);
+    let seen = Seen {
+        export: Some("uid-b/1"),
+        ..machine.seen(Some(&report))
+    };
+    let next = advance(Some(&moved), &seen, at(90_000));
+    assert!(next.handover.is_some(), "{next:?}");
+    let credential = next.credential.clone().unwrap();
+    assert!(credential.revoked.is_none(), "{credential:?}");
+    // Its word that it took up this one, or that it works since, ends it.
+    let back = machine.report("b", "02", next.order, 90_010);
+    let done = advance(Some(&next), &machine.seen(Some(&back)), at(90_020));
+    assert!(done.handover.is_none() && done.credential.unwrap().revoked.is_some());
+}
