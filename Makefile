@@ -7,10 +7,11 @@ CONTROL_PLANE_CACHE = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/firewall-bootstrap
 TEST_THREADS ?= 6
 # Each property is tried this often by test-long.
 LONG_CASES ?= 20000
+VERSION = v$(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 # Without the lint, a test's failure is a page of the runtime's frames.
 export RUST_BACKTRACE ?= 0
 
-.PHONY: help demo soak flood test test-quick test-long lint policies tools control-plane consumer clean-cache
+.PHONY: help demo soak flood test test-quick test-long lint policies compat-dump tools control-plane consumer clean-cache
 
 help: ## This list.
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "  %-14s %s\n", $$1, $$2 }'
@@ -35,8 +36,10 @@ test: tools control-plane consumer ## Every test, with real API servers and the 
 test-quick: ## What needs no API server.
 	$(CARGO) test -p contract -p cluster -p server -p agent
 
-test-long: ## The properties of parsers, policy and state machine, many times over: some three minutes.
+test-long: control-plane ## Properties of parsers, policy and state machine, many times over; up- and downgrade with the released version.
 	PROPTEST_CASES=$(LONG_CASES) $(CARGO) test -p contract -p server -p agent --lib
+	$(CARGO) build --quiet --workspace --bins
+	before=$$(tests/compat/build.sh) && UPGRADE_FROM=$$before $(CARGO) test -p tests --test e2e upgrades:: -- --test-threads=$(TEST_THREADS)
 
 # The flags of build.sh, so that what it compiled is not compiled again.
 lint: ## Formatting, clippy, licences and sources, go vet.
@@ -53,6 +56,13 @@ lint: ## Formatting, clippy, licences and sources, go vet.
 policies: ## Writes manifests/seed/policies anew from the contract.
 	$(CARGO) run --quiet -p tests --bin policies
 
+# What was released is not written again.
+compat-dump: control-plane ## Writes tests/compat/v<version>, what later versions are tested against, with the programs of now.
+	@! git rev-parse --quiet --verify refs/tags/$(VERSION) >/dev/null || { echo "$(VERSION) is released: raise the version in Cargo.toml first" >&2; exit 1; }
+	$(CARGO) build --quiet --workspace --bins
+	$(CARGO) test -p tests --test e2e upgrades::dump -- --ignored
+	git rev-parse HEAD >tests/compat/$(VERSION)/commit
+
 tools: ## Installs the Debian packages that the tests use (as root), or names the command.
 	@tests/tools.sh
 
@@ -62,5 +72,5 @@ control-plane: ## Builds the control plane for tests and the demo, if it is not 
 consumer: ## Builds the consumer for tests, if it is not there.
 	@tests/consumer/build.sh >/dev/null
 
-clean-cache: ## Removes the control planes and consumers that were built.
+clean-cache: ## Removes the control planes, consumers and released versions that were built.
 	rm -rf "$(CONTROL_PLANE_CACHE)"

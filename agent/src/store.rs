@@ -432,6 +432,9 @@ fn content(path: &Path, problem: &impl ToString, advice: &'static str) -> StoreE
 }
 
 #[cfg(test)]
+mod compat;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -264,4 +264,6 @@ impl Fence {
 }
 
 #[cfg(test)]
+mod compat;
+#[cfg(test)]
 mod tests;

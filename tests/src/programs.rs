@@ -15,6 +15,9 @@ use tempfile::TempDir;
 use crate::harness::{Cluster, eventually};
 use crate::secrets;
 
+const AGENT: &str = "firewall-agent";
+const APPROVER: &str = "firewall-approver";
+
 /// A running program. It is killed when this value is dropped.
 pub struct Program {
     child: Child,
@@ -28,19 +31,62 @@ pub struct KilledAt<'a> {
     pub nth: u32,
 }
 
+/// A version of both programs: the folder with their binaries.
+#[derive(Clone, Debug)]
+pub struct Release(PathBuf);
+
+impl Release {
+    /// What the tests were built with.
+    pub fn built() -> anyhow::Result<Self> {
+        let agent = binary(AGENT)?;
+        Ok(Self(agent.parent().context("a binary in no folder")?.to_owned()))
+    }
+
+    /// The one that is upgraded from: the folder that `UPGRADE_FROM` names, or the same build once more.
+    pub fn before() -> anyhow::Result<Self> {
+        let Some(dir) = std::env::var_os("UPGRADE_FROM") else {
+            return Self::built();
+        };
+        let dir = PathBuf::from(dir);
+        for name in [AGENT, APPROVER] {
+            let binary = dir.join(name);
+            anyhow::ensure!(
+                binary.is_file(),
+                "UPGRADE_FROM: {} is not there; tests/compat/build.sh prints a folder that has it",
+                binary.display()
+            );
+        }
+        Ok(Self(dir))
+    }
+
+    /// As a package does it: whole under a name of its own, then over the old one, which may be running. Another process
+    /// writes it: while one of ours holds a binary open for writing, none of our children could be started from it.
+    fn put(&self, name: &str, dir: &Path) -> anyhow::Result<()> {
+        fs::create_dir_all(dir)?;
+        let new = dir.join(format!("{name}.new"));
+        let installed = Command::new("install")
+            .args(["-m", "0755"])
+            .arg(self.0.join(name))
+            .arg(&new)
+            .status()
+            .context("install cannot be started")?;
+        anyhow::ensure!(installed.success(), "{name} was not installed: {installed}");
+        Ok(fs::rename(new, dir.join(name))?)
+    }
+}
+
 impl Program {
-    fn start(name: &str, args: &[String], log: &Path, killed: Option<KilledAt<'_>>) -> anyhow::Result<Self> {
-        Self::start_in(name, args, log, killed, &[])
+    fn start(program: &Path, args: &[String], log: &Path, killed: Option<KilledAt<'_>>) -> anyhow::Result<Self> {
+        Self::start_in(program, args, log, killed, &[])
     }
 
     fn start_in(
-        name: &str,
+        program: &Path,
         args: &[String],
         log: &Path,
         killed: Option<KilledAt<'_>>,
         environment: &[(&str, &str)],
     ) -> anyhow::Result<Self> {
-        let program = binary(name)?;
         let command = match killed {
             None => clean(Command::new(program)),
             Some(KilledAt { syscall, nth }) => {
@@ -196,7 +242,21 @@ impl ApproverHome {
             .map(str::to_owned)
             .to_vec();
         args.extend(more.iter().map(ToString::to_string));
-        Program::start("firewall-approver", &args, &self.log_path(), killed)
+        Program::start(&self.program()?, &args, &self.log_path(), killed)
+    }
+
+    /// From the next start on it is this version.
+    pub fn put(&self, release: &Release) -> anyhow::Result<()> {
+        release.put(APPROVER, &self.bin())
+    }
+
+    /// What is started here.
+    pub fn program(&self) -> anyhow::Result<PathBuf> {
+        installed(APPROVER, &self.bin())
+    }
+
+    fn bin(&self) -> PathBuf {
+        self.dir.path().join("bin")
     }
 
     /// As in a pod: no kubeconfig, but the ServiceAccount's files where the kubelet puts them.
@@ -211,7 +271,7 @@ impl ApproverHome {
             "mount -t tmpfs none /run && mkdir -p {POD_FILES} && mount --bind '{}' {POD_FILES} && exec \"$@\"",
             pod.0.path().display()
         );
-        let program = binary("firewall-approver")?.display().to_string();
+        let program = self.program()?.display().to_string();
         let mut args = [
             "-m",
             "sh",
@@ -243,7 +303,7 @@ impl ApproverHome {
     /// With arguments of the caller's alone.
     pub fn start_with(&self, args: &[&str]) -> anyhow::Result<Program> {
         let args: Vec<String> = args.iter().map(ToString::to_string).collect();
-        Program::start("firewall-approver", &args, &self.log_path(), None)
+        Program::start(&self.program()?, &args, &self.log_path(), None)
     }
 
     pub fn kubeconfig(&self) -> PathBuf {
@@ -333,12 +393,26 @@ impl Machine {
     }
 
     pub fn start_killed(&self, more: &[&str], killed: Option<KilledAt<'_>>) -> anyhow::Result<Program> {
-        Program::start("firewall-agent", &self.run_args(more), &self.log_path(), killed)
+        Program::start(&self.program()?, &self.run_args(more), &self.log_path(), killed)
+    }
+
+    /// A package brings this version; what runs is not touched.
+    pub fn put(&self, release: &Release) -> anyhow::Result<()> {
+        release.put(AGENT, &self.bin())
+    }
+
+    /// What is started here.
+    pub fn program(&self) -> anyhow::Result<PathBuf> {
+        installed(AGENT, &self.bin())
+    }
+
+    fn bin(&self) -> PathBuf {
+        self.dir.path().join("usr/local/bin")
     }
 
     pub fn start_in(&self, environment: &[(&str, &str)]) -> anyhow::Result<Program> {
         let args = self.run_args(&[]);
-        Program::start_in("firewall-agent", &args, &self.log_path(), None, environment)
+        Program::start_in(&self.program()?, &args, &self.log_path(), None, environment)
     }
 
     fn run_args(&self, more: &[&str]) -> Vec<String> {
@@ -352,7 +426,7 @@ impl Machine {
 
     /// Runs a command of the agent to its end.
     pub fn command(&self, command: &str, more: &[&str]) -> anyhow::Result<std::process::Output> {
-        Ok(Command::new(binary("firewall-agent")?)
+        Ok(Command::new(self.program()?)
             .arg(command)
             .args(self.places())
             .args(more)
@@ -442,7 +516,7 @@ impl Drop for Machine {
 /// `firewall-approver export`, as an operator runs it: a bootstrap kubeconfig to carry to the machine.
 pub async fn export(seed: &Cluster, namespace: &str, firewall: &str) -> anyhow::Result<String> {
     let operator = seed.dir().join("admin.kubeconfig");
-    let output = tokio::process::Command::new(binary("firewall-approver")?)
+    let output = tokio::process::Command::new(binary(APPROVER)?)
         .arg("export")
         .arg("--kubeconfig")
         .arg(operator)
@@ -485,6 +559,12 @@ fn write_private(path: &Path, text: &str) -> anyhow::Result<()> {
     fs::write(path, text)?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
     Ok(())
+}
+
+/// The version that was put there; where none was, the one of this build.
+fn installed(name: &str, dir: &Path) -> anyhow::Result<PathBuf> {
+    let path = dir.join(name);
+    if path.is_file() { Ok(path) } else { binary(name) }
 }
 
 /// The binaries stand beside the test's own folder; `make` builds them first.

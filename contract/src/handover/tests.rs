@@ -191,3 +191,28 @@ fn a_fence_survives_its_file() {
     let text = serde_json::to_string(&fence).unwrap();
     assert_eq!(serde_json::from_str::<Fence>(&text).unwrap(), fence);
 }
+
+/// What a later version adds must not cut off a firewall whose agent is older; the header decides how a message is
+/// verified, and stays as it is.
+#[test]
+fn c4_claims_and_parts_of_a_later_version_are_passed_over() {
+    let (handover, machine, seal) = (key(), key(), SealKey::generate().unwrap());
+    let mut claims = serde_json::to_value(claims(&machine, 5, 1)).unwrap();
+    claims["later"] = json!({"any": "thing"});
+    let raw = serde_json::value::to_raw_value(&claims).unwrap();
+    let to = HpkePublicKey(seal.public().point().to_vec());
+    let (encapsulated, ciphertext) = SUITE.seal(INFO, raw.get().as_bytes(), b"kubeconfig", &to).unwrap();
+    let payload = json!({
+        "claims": raw,
+        "sealed": {
+            "encapsulated": URL_SAFE_NO_PAD.encode(encapsulated.0),
+            "ciphertext": URL_SAFE_NO_PAD.encode(ciphertext),
+            "later": 1,
+        },
+        "later": [],
+    });
+    let message = jws::sign(TYPE, &handover, &payload).unwrap();
+    let read = read(&message, &[handover.public()]).unwrap();
+    assert_eq!(read.open(&seal).unwrap().as_str(), "kubeconfig");
+    assert_eq!(read.claims.order.generation, 1);
+}

@@ -34,13 +34,13 @@ async fn place<'a>(seed: &'a Cluster, namespace: &str) -> Place<'a> {
 }
 
 /// Somebody on the machine who goes to the seed several times a second, with what lies there at that time.
-struct Consumer {
+pub(crate) struct Consumer {
     stop: Arc<AtomicBool>,
     task: JoinHandle<(u32, Vec<String>)>,
 }
 
 impl Consumer {
-    fn start(machine: &Machine) -> Self {
+    pub(crate) fn start(machine: &Machine) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let (kubeconfig, namespace, name) = (
             machine.seed_kubeconfig(),
@@ -71,7 +71,7 @@ impl Consumer {
         Self { stop, task }
     }
 
-    async fn unharmed(self) {
+    pub(crate) async fn unharmed(self) {
         self.stop.store(true, Ordering::Relaxed);
         let (requests, failed) = self.task.await.unwrap();
         assert!(

@@ -20,14 +20,14 @@ use crate::moves::{EVENTUALLY, came_in};
 use crate::support::{certificate_of, client_of, renewed, user_of};
 
 /// Reads what the consumer reads, every millisecond.
-struct Watcher {
+pub(crate) struct Watcher {
     stop: Arc<AtomicBool>,
     looks: Arc<AtomicU64>,
     thread: JoinHandle<Result<(), String>>,
 }
 
 impl Watcher {
-    fn of(machine: &Machine) -> Self {
+    pub(crate) fn of(machine: &Machine) -> Self {
         let (stop, looks) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (until, count) = (Arc::clone(&stop), Arc::clone(&looks));
         let (file, link) = (machine.seed_kubeconfig(), machine.config().join(".seed-kubeconfig"));
@@ -44,7 +44,7 @@ impl Watcher {
         Self { stop, looks, thread }
     }
 
-    fn end(self) -> u64 {
+    pub(crate) fn end(self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap().unwrap();
         self.looks.load(Ordering::Relaxed)

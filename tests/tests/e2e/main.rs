@@ -15,6 +15,7 @@
 //! - `requests`: what becomes of requests that are not as they should be
 //! - `restarts`: programs that die at any moment
 //! - `rights`: what the issued certificate may do, and nothing else
+//! - `upgrades`: other versions of both programs, before and after this one
 //! - `input`: what people and other programs get wrong
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a fault in a test is a failed test")]
@@ -39,3 +40,4 @@ mod restarts;
 mod rights;
 mod secrets;
 mod support;
+mod upgrades;
