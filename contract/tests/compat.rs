@@ -4,6 +4,7 @@
 #![allow(
     clippy::panic,
     clippy::unwrap_used,
+    clippy::panic,
     reason = "an integration test; Clippy knows only functions that are tests themselves"
 )]
 

@@ -59,6 +59,14 @@ impl Release {
         Ok(Self(dir))
     }
 
+    pub fn agent(&self) -> PathBuf {
+        self.0.join(AGENT)
+    }
+
+    pub fn approver(&self) -> PathBuf {
+        self.0.join(APPROVER)
+    }
+
     /// As a package does it: whole under a name of its own, then over the old one, which may be running. Another process
     /// writes it: while one of ours holds a binary open for writing, none of our children could be started from it.
     fn put(&self, name: &str, dir: &Path) -> anyhow::Result<()> {

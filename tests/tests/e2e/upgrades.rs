@@ -82,8 +82,8 @@ impl<'a> Site<'a> {
         self.place.home = ApproverHome::new(self.place.seed).await?;
         self.place.home.put(release)?;
         let approver = self.place.approver()?;
-        runs(&agent, self.machine.program()?).await?;
-        runs(&approver, self.place.home.program()?).await?;
+        runs(&agent, self.machine.program()?, &release.agent()).await?;
+        runs(&approver, self.place.home.program()?, &release.approver()).await?;
         (self.agent, self.approver) = (Some(agent), Some(approver));
         eventually("both programs at work", EVENTUALLY, || async {
             ensure!(
@@ -137,12 +137,18 @@ async fn stop(program: Option<Program>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The file that lies there, not one that was replaced since.
-async fn runs(program: &Program, file: PathBuf) -> anyhow::Result<()> {
+/// The file that lies there, not one that was replaced since, and of that version as far as its size tells.
+async fn runs(program: &Program, file: PathBuf, version: &Path) -> anyhow::Result<()> {
     let exe = format!("/proc/{}/exe", program.id());
     eventually("the version that was put there", EVENTUALLY, || async {
         let found = fs::read_link(&exe)?;
         ensure!(found == file, "{} runs, not {}", found.display(), file.display());
+        let (size, wanted) = (fs::metadata(&exe)?.len(), fs::metadata(version)?.len());
+        ensure!(
+            size == wanted,
+            "it has {size} bytes, and {} {wanted}",
+            version.display()
+        );
         Ok(())
     })
     .await
@@ -227,23 +233,40 @@ async fn c4_the_manifests_of_each_version_are_brought_to_those_of_now() {
         let place = Place::empty(&seed, &shoot, &namespace).await.unwrap();
         place.settle().await.unwrap();
         place.home.put(&Release::before().unwrap()).unwrap();
-        let approver = place.approver().unwrap();
-        let (before, _before) = came_in(&place, "00001").await;
+        let mut approver = place.approver().unwrap();
+        let (machine, _agent) = came_in(&place, "00001").await;
 
-        // No conflict: whoever applied the one applies the other.
-        install_seed(&seed).await.unwrap();
-        install_shoot(&shoot).await.unwrap();
-        approver.stop().await.unwrap();
-        place.home.put(&Release::built().unwrap()).unwrap();
-        let _approver = place.approver().unwrap();
-        // It renews by the rights of now, and another one comes in by them.
-        let certificate = certificate_of(&before).unwrap();
-        let annotation = format!("{}=upgraded", names::RENEW);
-        place.annotate(&before.firewall, &annotation).await.unwrap();
-        renewed(&before, &certificate, EVENTUALLY)
-            .await
-            .with_context(|| tail(&place.home.log()))
-            .unwrap();
-        let _after = came_in(&place, "00002").await;
+        // No conflict: whoever applied the one applies the other. And back again.
+        for up in [true, false] {
+            let release = if up {
+                install_seed(&seed).await.unwrap();
+                install_shoot(&shoot).await.unwrap();
+                Release::built().unwrap()
+            } else {
+                seed.kubectl_apply(&version.join("manifests/seed.yaml")).await.unwrap();
+                shoot
+                    .kubectl_apply(&version.join("manifests/shoot.yaml"))
+                    .await
+                    .unwrap();
+                Release::before().unwrap()
+            };
+            // What runs is at work under the manifests of the other version until it is replaced.
+            renews(&place, &machine, "manifests", up).await;
+            approver.stop().await.unwrap();
+            place.home.put(&release).unwrap();
+            approver = place.approver().unwrap();
+            renews(&place, &machine, "program", up).await;
+            came_in(&place, if up { "00002" } else { "00003" }).await;
+        }
     }
+}
+
+async fn renews(place: &Place<'_>, machine: &Machine, replaced: &str, up: bool) {
+    let certificate = certificate_of(machine).unwrap();
+    let annotation = format!("{}={replaced}-{up}", names::RENEW);
+    place.annotate(&machine.firewall, &annotation).await.unwrap();
+    renewed(machine, &certificate, EVENTUALLY)
+        .await
+        .with_context(|| tail(&place.home.log()))
+        .unwrap();
 }

@@ -124,9 +124,9 @@ async fn c4_what_a_newer_version_has_added_hinders_neither_program() {
     let sent = place.record(firewall).await.unwrap();
     assert!(sent["handover"].is_object(), "{sent}");
     // The agent finds its files, its Secret and the handover.
-    let before = certificate_of(&machine).unwrap();
     let _agent = machine.start().unwrap();
     settled(&place, &machine).await;
+    let before = certificate_of(&machine).unwrap();
     let annotation = format!("{}=downgraded", names::RENEW);
     place.annotate(firewall, &annotation).await.unwrap();
     let serial = renewed(&machine, &before, EVENTUALLY).await.unwrap().serial;
@@ -151,8 +151,13 @@ async fn c4_what_a_newer_version_has_added_hinders_neither_program() {
     }
     assert_eq!(fs::read(machine.state().join("later/file")).unwrap(), b"later");
     assert!(machine.state().join("later.json").is_file());
-    let status = machine.status().unwrap();
-    assert!(status.contains("all is well"), "{status}");
+    eventually("an agent that waits for nothing", EVENTUALLY, || async {
+        let status = machine.status()?;
+        ensure!(status.contains("all is well"), "{status}");
+        Ok(())
+    })
+    .await
+    .unwrap();
     for log in [machine.log(), place.home.log()] {
         let faults: Vec<&str> = log.lines().filter(|line| line.contains("ERROR")).collect();
         assert!(faults.is_empty(), "{faults:?}");
