@@ -84,7 +84,8 @@ pub struct Handover {
     sealed: Option<Sealed>,
     /// The claims as they were signed, to the byte.
     bytes: String,
-    /// Hash of the whole message: of two with the same order only the very same one counts.
+    /// Hash of all that was signed: of two with the same order only the very same one counts. The signature is not in it:
+    /// of each anybody can make a second one that verifies too, and would have the original refused.
     pub digest: String,
 }
 
@@ -181,13 +182,14 @@ pub fn read(message: &str, keys: &[PublicKey]) -> Result<Handover, HandoverError
 
 impl Handover {
     fn of(message: &str, payload: Payload) -> Result<Self, HandoverError> {
+        let signed = message.rsplit_once('.').map_or(message, |(signed, _)| signed);
         let bytes = payload.claims.get().to_owned();
-        let claims = serde_json::from_str(&bytes).map_err(|e| HandoverError::Form(e.to_string()))?;
+        let claims = serde_json::from_str(&bytes).map_err(|e| HandoverError::Form(jws::printable(&e.to_string())))?;
         Ok(Self {
             claims,
             sealed: payload.sealed,
             bytes,
-            digest: sha256_hex(message.as_bytes()),
+            digest: sha256_hex(signed.as_bytes()),
         })
     }
 

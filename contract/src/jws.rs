@@ -96,7 +96,7 @@ pub fn open<C: DeserializeOwned>(typ: &'static str, key: &PublicKey, message: &s
         .map(|(_, payload)| payload)
         .ok_or(JwsError::Form)?;
     let payload = URL_SAFE_NO_PAD.decode(payload).map_err(|_| JwsError::Form)?;
-    serde_json::from_slice(&payload).map_err(|e| JwsError::Claims(e.to_string()))
+    serde_json::from_slice(&payload).map_err(|e| JwsError::Claims(printable(&e.to_string())))
 }
 
 /// The claims of a message that nobody vouches for.
@@ -116,16 +116,16 @@ fn split(message: &str) -> Result<(&str, &str, Header), JwsError> {
         return Err(JwsError::Form);
     }
     let header = URL_SAFE_NO_PAD.decode(header).map_err(|_| JwsError::Form)?;
-    let header: Header = serde_json::from_slice(&header).map_err(|e| JwsError::Header(e.to_string()))?;
+    let header: Header = serde_json::from_slice(&header).map_err(|e| JwsError::Header(printable(&e.to_string())))?;
     if header.alg != "ES256" {
         return Err(JwsError::Header(format!("alg is {:?}", printable(&header.alg))));
     }
     Ok((signed, signature, header))
 }
 
-/// What a stranger wrote, cut to what belongs into an error.
-fn printable(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).take(64).collect()
+/// What a stranger wrote, cut to what belongs into an error. So do errors of libraries, which quote what they were given.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(160).collect()
 }
 
 #[cfg(test)]
