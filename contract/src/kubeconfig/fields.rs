@@ -45,9 +45,10 @@ impl<'a> Fields<'a> {
                     instead,
                 });
             }
-            let shown: String = field.escape_debug().take(60).collect();
+            // In a file that is damaged a credential can stand where a field's name belongs.
+            let is_word = field.len() <= 40 && field.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'-');
             return Err(Fault::Unknown {
-                field: self.path(&shown),
+                field: self.path(if is_word { field } else { "(no field's name)" }),
             });
         }
         Ok(())
