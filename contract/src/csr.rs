@@ -125,10 +125,10 @@ pub fn read(request: &[u8]) -> Result<Csr, CsrError> {
     })
 }
 
-/// Whether the subject claims an organization or a common name of ours, in any encoding and place.
+/// Whether a name of ours stands in it, in any encoding and place.
 /// Lenient on purpose: it raises an alarm about somebody else's request and decides nothing.
 pub fn claims_our_names(request: &[u8]) -> bool {
-    read::subject_claims(request)
+    read::claims(request)
 }
 
 /// CertificationRequestInfo: version 0, the subject, the key, and an empty set of attributes.

@@ -277,12 +277,13 @@ fn is_ecdsa_signature(bytes: &[u8]) -> bool {
     both && pair.is_empty() && outer.is_empty()
 }
 
-/// Any PEM block in the text, or bare DER; looks at the subject only.
-pub(super) fn subject_claims(request: &[u8]) -> bool {
+/// Any PEM block in the text, or bare DER.
+pub(super) fn claims(request: &[u8]) -> bool {
     // However long: the API server bounds it, and padding must not be a way past the alarm.
     let text = String::from_utf8_lossy(request);
     let mut blocks = text.split("-----BEGIN ").skip(1);
-    der_claims(request) || blocks.any(|block| block_contents(block).is_some_and(|der| der_claims(&der)))
+    let is_der = request.first() == Some(&SEQUENCE);
+    (is_der && der_claims(request)) || blocks.any(|block| block_contents(block).is_some_and(|der| der_claims(&der)))
 }
 
 /// Whether this request has exactly this subject.
@@ -305,24 +306,13 @@ fn block_contents(block: &str) -> Option<Vec<u8>> {
     lenient_base64().decode(base64).ok()
 }
 
+/// Looked for in the bytes, not in the structure: the signer reads past what no strict reader reads past, such as further
+/// elements behind an attribute's value.
 fn der_claims(der: &[u8]) -> bool {
-    let subject = || {
-        let mut info = Der(Der(Der(der).expect(SEQUENCE)?).expect(SEQUENCE)?);
-        info.expect(INTEGER)?;
-        subject_attributes(info.expect(SEQUENCE)?)
-    };
-    let claims = |attribute: &Attribute<'_>| {
-        let kind = attribute.kind == ORGANIZATION_OID || attribute.kind == COMMON_NAME_OID;
-        // The signer decodes UTF-16 too, and would issue the name in it.
-        let wide: Vec<u8> = attribute.value.iter().skip(1).step_by(2).copied().collect();
-        let value = if attribute.tag == BMP_STRING {
-            &wide
-        } else {
-            attribute.value
-        };
-        kind && value.starts_with(USER_PREFIX.as_bytes())
-    };
-    subject().is_some_and(|attributes| attributes.iter().any(claims))
+    // The signer decodes UTF-16 too, and would issue the name in it.
+    let wide: Vec<u8> = USER_PREFIX.encode_utf16().flat_map(u16::to_be_bytes).collect();
+    let has = |name: &[u8]| der.windows(name.len()).any(|window| window == name);
+    has(USER_PREFIX.as_bytes()) || has(&wide)
 }
 
 fn lenient_base64() -> GeneralPurpose {
