@@ -10,8 +10,10 @@ LONG_CASES ?= 20000
 VERSION = v$(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 # Without the lint, a test's failure is a page of the runtime's frames.
 export RUST_BACKTRACE ?= 0
+FUZZ = $(CARGO) +nightly fuzz
+TARGET ?= csr handover kubeconfig report
 
-.PHONY: help demo soak flood test test-quick test-long lint policies compat-dump tools control-plane consumer clean-cache
+.PHONY: help demo soak flood test test-quick test-long fuzz fuzz-keep lint policies compat-dump tools control-plane consumer differential clean-cache
 
 help: ## This list.
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "  %-14s %s\n", $$1, $$2 }'
@@ -28,7 +30,7 @@ flood: control-plane ## One identity makes 10,000 certificate requests (REQUESTS
 	$(CARGO) build --quiet --workspace --bins
 	@target/debug/flood $(REQUESTS)
 
-test: tools control-plane consumer ## Every test, with real API servers and the real programs.
+test: tools control-plane consumer differential ## Every test, with real API servers and the real programs.
 	$(CARGO) build --quiet --workspace --bins
 	$(CARGO) test --workspace -- --test-threads=$(TEST_THREADS)
 	cd tests/consumer && CGO_ENABLED=0 go test -trimpath .
@@ -41,6 +43,22 @@ test-long: control-plane ## Properties of parsers, policy and state machine, man
 	$(CARGO) build --quiet --workspace --bins
 	before=$$(tests/compat/build.sh) && UPGRADE_FROM=$$before $(CARGO) test -p tests --test e2e upgrades:: -- --test-threads=$(TEST_THREADS)
 
+# Begins with what is kept in fuzz/corpus and with every named case, and keeps what is new to it: `make fuzz-keep` then
+# leaves the smallest set that reaches as much.
+fuzz: ## Fuzzes TARGET (csr, handover, kubeconfig, report; all of them) for MINUTES (10) each, with a nightly compiler.
+	@$(FUZZ) --version >/dev/null 2>&1 || { \
+		echo "fuzz: a nightly compiler or cargo-fuzz is missing: rustup toolchain install nightly && cargo install --locked cargo-fuzz" >&2; \
+		exit 1; \
+	}
+	FUZZ_SEEDS="$(CURDIR)/fuzz/target/seeds" $(CARGO) test --quiet -p contract --test replay
+	@set -e; cd fuzz; for target in $(TARGET); do \
+		$(FUZZ) run --sanitizer none $$target corpus/$$target target/seeds/$$target -- \
+			-max_total_time=$$(($(or $(MINUTES),10) * 60)) -max_len=16384; \
+	done
+
+fuzz-keep: ## Makes fuzz/corpus/TARGET small again.
+	fuzz/keep.sh $(TARGET)
+
 # The flags of build.sh, so that what it compiled is not compiled again.
 lint: ## Formatting, clippy, licences and sources, go vet.
 	$(CARGO) fmt --all --check
@@ -52,6 +70,7 @@ lint: ## Formatting, clippy, licences and sources, go vet.
 	fi
 	cd tests/control-plane && CGO_ENABLED=0 go vet -trimpath .
 	cd tests/consumer && CGO_ENABLED=0 go vet -trimpath .
+	cd tests/differential && CGO_ENABLED=0 go vet -trimpath .
 
 policies: ## Writes manifests/seed/policies anew from the contract.
 	$(CARGO) run --quiet -p tests --bin policies
@@ -72,5 +91,8 @@ control-plane: ## Builds the control plane for tests and the demo, if it is not 
 consumer: ## Builds the consumer for tests, if it is not there.
 	@tests/consumer/build.sh >/dev/null
 
-clean-cache: ## Removes the control planes, consumers and released versions that were built.
+differential: ## Builds the program that signs requests as Kubernetes does, if it is not there.
+	@tests/differential/build.sh >/dev/null
+
+clean-cache: ## Removes the control planes and the other programs and versions that were built.
 	rm -rf "$(CONTROL_PLANE_CACHE)"
