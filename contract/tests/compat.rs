@@ -2,7 +2,6 @@
 //! What is sealed in a handover is opened by `handover::compat`.
 
 #![allow(
-    clippy::panic,
     clippy::unwrap_used,
     clippy::panic,
     reason = "an integration test; Clippy knows only functions that are tests themselves"
