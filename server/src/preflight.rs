@@ -1,5 +1,6 @@
-//! The approver's own rights, asked for at start: what is missing is named by verb, resource and namespace before
-//! anything is done by halves.
+//! The approver's own rights, asked for at start: what is missing is named by verb, resource and namespace, with what it
+//! is for, before anything is done by halves. The table here is the reason for each rule of
+//! `manifests/seed/approver-rbac.yaml`; a right that is not in it is none that the approver needs.
 
 use contract::names;
 use futures::future::try_join_all;
@@ -11,6 +12,8 @@ use thiserror::Error;
 use cluster::api::call;
 use cluster::failure::Failure;
 
+use crate::args::Run;
+
 #[derive(Debug, Error)]
 pub enum PreflightError {
     #[error(transparent)]
@@ -19,27 +22,203 @@ pub enum PreflightError {
     Missing(String),
 }
 
-struct Right {
-    verb: &'static str,
-    group: &'static str,
-    resource: &'static str,
-    subresource: &'static str,
-    name: &'static str,
-    /// Empty: in every namespace that the approver works on.
-    namespace: String,
-    cluster_scoped: bool,
+/// Where a right has to hold.
+#[derive(Clone, Copy)]
+enum Scope {
+    /// The resource is in no namespace.
+    Cluster,
+    In(&'static str),
+    /// In the approver's own namespace.
+    Own,
+    /// In every namespace that the approver works on.
+    Served,
 }
 
-/// Fails with every right that is missing for work on these namespaces (none: all).
-pub async fn check(client: &Client, own_namespace: &str, namespaces: &[String]) -> Result<(), PreflightError> {
+struct Need {
+    /// What the approver cannot do without it.
+    what_for: &'static str,
+    scope: Scope,
+    group: &'static str,
+    /// With its subresource, if there is one.
+    resource: &'static str,
+    /// Empty: whatever its name.
+    name: &'static str,
+    verbs: &'static [&'static str],
+}
+
+const fn need(
+    what_for: &'static str,
+    scope: Scope,
+    (group, resource): (&'static str, &'static str),
+    name: &'static str,
+    verbs: &'static [&'static str],
+) -> Need {
+    Need {
+        what_for,
+        scope,
+        group,
+        resource,
+        name,
+        verbs,
+    }
+}
+
+const REQUESTS: (&str, &str) = ("certificates.k8s.io", "certificatesigningrequests");
+const APPROVAL: (&str, &str) = ("certificates.k8s.io", "certificatesigningrequests/approval");
+const SIGNERS: (&str, &str) = ("certificates.k8s.io", "signers");
+const REVIEWS: (&str, &str) = ("authorization.k8s.io", "subjectaccessreviews");
+const FIREWALLS: (&str, &str) = (names::API_GROUP, "firewalls");
+const SECRETS: (&str, &str) = ("", "secrets");
+const CONFIG_MAPS: (&str, &str) = ("", "configmaps");
+const NAMESPACES: (&str, &str) = ("", "namespaces");
+const ACCOUNTS: (&str, &str) = ("", "serviceaccounts");
+const TOKENS: (&str, &str) = ("", "serviceaccounts/token");
+const ROLES: (&str, &str) = ("rbac.authorization.k8s.io", "roles");
+const BINDINGS: (&str, &str) = ("rbac.authorization.k8s.io", "rolebindings");
+const EVENTS: (&str, &str) = ("events.k8s.io", "events");
+
+use Scope::{Cluster, In, Own, Served};
+
+const NEEDS: &[Need] = &[
+    need("see requests", Cluster, REQUESTS, "", &["list", "watch"]),
+    need("ask for canaries", Cluster, REQUESTS, "", &["create", "get"]),
+    need("decide on requests", Cluster, APPROVAL, "", &["update"]),
+    need("approve for the signer", Cluster, SIGNERS, names::SIGNER, &["approve"]),
+    need("ask whether a requester may", Cluster, REVIEWS, "", &["create"]),
+    need(
+        "know which seed this is",
+        Cluster,
+        NAMESPACES,
+        names::TOKEN_NAMESPACE,
+        &["get"],
+    ),
+    need(
+        "know which CAs certificates come from",
+        In(names::CLIENT_CA_NAMESPACE),
+        CONFIG_MAPS,
+        names::CLIENT_CA_CONFIG_MAP,
+        &["get"],
+    ),
+    need(
+        "restore the key of tokens",
+        Own,
+        SECRETS,
+        names::SEED_KEY_SECRET,
+        &["get"],
+    ),
+    need("make the key of tokens", Own, SECRETS, "", &["create"]),
+    need(
+        "make, extend and revoke bootstrap tokens",
+        In(names::TOKEN_NAMESPACE),
+        SECRETS,
+        "",
+        &["create", "patch"],
+    ),
+    need(
+        "make and revoke tokens of firewalls' ServiceAccounts",
+        In(names::SERVICE_ACCOUNT_NAMESPACE),
+        SECRETS,
+        "",
+        &["create", "patch", "delete"],
+    ),
+    need(
+        "make firewalls' ServiceAccounts",
+        In(names::SERVICE_ACCOUNT_NAMESPACE),
+        ACCOUNTS,
+        "",
+        &["create", "patch"],
+    ),
+    need(
+        "take away ServiceAccounts of firewalls that are gone",
+        In(names::SERVICE_ACCOUNT_NAMESPACE),
+        ACCOUNTS,
+        "",
+        &["list", "delete"],
+    ),
+    need(
+        "make tokens of firewalls' ServiceAccounts",
+        In(names::SERVICE_ACCOUNT_NAMESPACE),
+        TOKENS,
+        "",
+        &["create"],
+    ),
+    need("see Firewalls", Served, FIREWALLS, "", &["list", "watch"]),
+    need("say how a firewall stands", Served, FIREWALLS, "", &["patch"]),
+    need(
+        "know a shoot's state",
+        Served,
+        SECRETS,
+        names::STATE_SECRET,
+        &["get", "list", "watch"],
+    ),
+    need(
+        "get into shoots",
+        Served,
+        SECRETS,
+        names::SHOOT_ACCESS_SECRET,
+        &["list", "watch"],
+    ),
+    need(
+        "write a shoot's state and firewalls' Secrets",
+        Served,
+        SECRETS,
+        "",
+        &["create", "patch"],
+    ),
+    need("take firewalls' Secrets away", Served, SECRETS, "", &["delete"]),
+    need(
+        "give firewalls their Roles",
+        Served,
+        ROLES,
+        "",
+        &["create", "patch", "escalate"],
+    ),
+    need("take firewalls' Roles away", Served, ROLES, "", &["delete"]),
+    need("bind firewalls' Roles", Served, ROLES, "", &["bind"]),
+    need("bind firewalls' Roles", Served, BINDINGS, "", &["create", "patch"]),
+    need("unbind firewalls' Roles", Served, BINDINGS, "", &["delete"]),
+    need("tell people of Firewalls", Served, EVENTS, "", &["create", "patch"]),
+    need(
+        "tell people of requests",
+        In("default"),
+        EVENTS,
+        "",
+        &["create", "patch"],
+    ),
+];
+
+/// What is only read where no flag says it.
+const SERVER: Need = need(
+    "know where firewalls reach this seed (or give --seed-server)",
+    In("garden"),
+    CONFIG_MAPS,
+    "seed-api-server",
+    &["get"],
+);
+const CA: Need = need(
+    "know the seed's CA (or give --seed-ca)",
+    Own,
+    CONFIG_MAPS,
+    "kube-root-ca.crt",
+    &["get"],
+);
+
+struct Right<'a> {
+    need: &'a Need,
+    verb: &'static str,
+    /// None where the resource is in no namespace; empty for all.
+    namespace: Option<&'a str>,
+}
+
+/// Fails with every right that is missing for work as this command line has it.
+pub async fn check(client: &Client, run: &Run) -> Result<(), PreflightError> {
     let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
-    let rights = rights(own_namespace, namespaces);
-    let answers = try_join_all(rights.iter().map(|right| {
+    let answers = try_join_all(rights(run).iter().map(|right| {
         let reviews = &reviews;
         async move {
             let what = format!("ask whether the approver may {}", right.words());
             let answer = call(what, reviews.create(&PostParams::default(), &right.review())).await?;
-            Ok::<_, Failure>((!answer.status.is_some_and(|status| status.allowed)).then(|| right.words()))
+            Ok::<_, Failure>((!answer.status.is_some_and(|status| status.allowed)).then(|| right.missing()))
         }
     }))
     .await?;
@@ -51,109 +230,44 @@ pub async fn check(client: &Client, own_namespace: &str, namespaces: &[String]) 
     }
 }
 
-fn rights(own_namespace: &str, namespaces: &[String]) -> Vec<Right> {
-    let right = |verb, group, resource, subresource, name, namespace: &str| Right {
-        verb,
-        group,
-        resource,
-        subresource,
-        name,
-        namespace: namespace.to_owned(),
-        cluster_scoped: false,
-    };
-    let cluster = |verb, resource, subresource, name| Right {
-        cluster_scoped: true,
-        ..right(verb, "certificates.k8s.io", resource, subresource, name, "")
-    };
-    let mut rights = vec![
-        cluster("create", "certificatesigningrequests", "", ""),
-        cluster("get", "certificatesigningrequests", "", ""),
-        cluster("list", "certificatesigningrequests", "", ""),
-        cluster("watch", "certificatesigningrequests", "", ""),
-        cluster("update", "certificatesigningrequests", "approval", ""),
-        cluster("approve", "signers", "", names::SIGNER),
-        Right {
-            cluster_scoped: true,
-            ..right("create", "authorization.k8s.io", "subjectaccessreviews", "", "", "")
-        },
-        right(
-            "get",
-            "",
-            "configmaps",
-            "",
-            names::CLIENT_CA_CONFIG_MAP,
-            names::CLIENT_CA_NAMESPACE,
-        ),
-        right("get", "", "secrets", "", names::SEED_KEY_SECRET, own_namespace),
-        right("create", "", "secrets", "", "", own_namespace),
-        right("patch", "", "secrets", "", "", names::TOKEN_NAMESPACE),
-        right("create", "", "secrets", "", "", names::TOKEN_NAMESPACE),
-        right(
-            "create",
-            "",
-            "serviceaccounts",
-            "token",
-            "",
-            names::SERVICE_ACCOUNT_NAMESPACE,
-        ),
-        right("delete", "", "secrets", "", "", names::SERVICE_ACCOUNT_NAMESPACE),
+fn rights(run: &Run) -> Vec<Right<'_>> {
+    let by_flag = [
+        (run.seed_server.is_none()).then_some(&SERVER),
+        (run.seed_ca.is_none()).then_some(&CA),
     ];
-    for verb in ["list", "create", "patch", "delete"] {
-        rights.push(right(
-            verb,
-            "",
-            "serviceaccounts",
-            "",
-            "",
-            names::SERVICE_ACCOUNT_NAMESPACE,
-        ));
-    }
-    let everywhere = [String::new()];
-    for namespace in if namespaces.is_empty() {
-        &everywhere[..]
+    let served: Vec<&str> = if run.namespaces.is_empty() {
+        vec![""]
     } else {
-        namespaces
-    } {
-        for verb in ["list", "watch"] {
-            rights.push(right(verb, names::API_GROUP, "firewalls", "", "", namespace));
-            rights.push(right(verb, "", "secrets", "", names::STATE_SECRET, namespace));
-            rights.push(right(verb, "", "secrets", "", names::SHOOT_ACCESS_SECRET, namespace));
-        }
-        rights.push(right("get", "", "secrets", "", names::STATE_SECRET, namespace));
-        rights.push(right("patch", names::API_GROUP, "firewalls", "", "", namespace));
-        for verb in ["create", "patch", "delete"] {
-            rights.push(right(verb, "", "secrets", "", "", namespace));
-            rights.push(right(
-                verb,
-                "rbac.authorization.k8s.io",
-                "rolebindings",
-                "",
-                "",
-                namespace,
-            ));
-        }
-        for verb in ["create", "patch", "delete", "escalate", "bind"] {
-            rights.push(right(verb, "rbac.authorization.k8s.io", "roles", "", "", namespace));
-        }
-        for verb in ["create", "patch"] {
-            rights.push(right(verb, "events.k8s.io", "events", "", "", namespace));
+        run.namespaces.iter().map(String::as_str).collect()
+    };
+    let mut rights = Vec::new();
+    for need in NEEDS.iter().chain(by_flag.into_iter().flatten()) {
+        let namespaces = match need.scope {
+            Cluster => vec![None],
+            In(namespace) => vec![Some(namespace)],
+            Own => vec![Some(run.own_namespace.as_str())],
+            Served => served.iter().copied().map(Some).collect(),
+        };
+        for namespace in namespaces {
+            rights.extend(need.verbs.iter().map(|verb| Right { need, verb, namespace }));
         }
     }
     rights
 }
 
-impl Right {
+impl Right<'_> {
     fn review(&self) -> SelfSubjectAccessReview {
         let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let (resource, subresource) = self.need.resource.split_once('/').unwrap_or((self.need.resource, ""));
         SelfSubjectAccessReview {
             spec: SelfSubjectAccessReviewSpec {
                 resource_attributes: Some(ResourceAttributes {
                     verb: Some(self.verb.into()),
-                    group: Some(self.group.into()),
-                    resource: Some(self.resource.into()),
-                    subresource: some(self.subresource),
-                    name: some(self.name),
-                    namespace: some(&self.namespace),
+                    group: Some(self.need.group.into()),
+                    resource: Some(resource.into()),
+                    subresource: some(subresource),
+                    name: some(self.need.name),
+                    namespace: self.namespace.and_then(some),
                     ..ResourceAttributes::default()
                 }),
                 ..SelfSubjectAccessReviewSpec::default()
@@ -163,23 +277,22 @@ impl Right {
     }
 
     fn words(&self) -> String {
-        let mut words = format!("{} {}", self.verb, self.resource);
-        if !self.subresource.is_empty() {
-            words += &format!("/{}", self.subresource);
+        let mut words = format!("{} {}", self.verb, self.need.resource);
+        if !self.need.group.is_empty() {
+            words += &format!(".{}", self.need.group);
         }
-        if !self.group.is_empty() {
-            words += &format!(".{}", self.group);
+        if !self.need.name.is_empty() {
+            words += &format!(" {:?}", self.need.name);
         }
-        if !self.name.is_empty() {
-            words += &format!(" {:?}", self.name);
-        }
-        if !self.cluster_scoped {
-            words += &if self.namespace.is_empty() {
-                " in all namespaces".to_owned()
-            } else {
-                format!(" in namespace {}", self.namespace)
-            };
+        match self.namespace {
+            None => {}
+            Some("") => words += " in all namespaces",
+            Some(namespace) => words += &format!(" in namespace {namespace}"),
         }
         words
+    }
+
+    fn missing(&self) -> String {
+        format!("{} (to {})", self.words(), self.need.what_for)
     }
 }

@@ -46,7 +46,7 @@ const ERROR_RETRY: Duration = Duration::from_secs(2);
 
 pub async fn run(run: Run) -> anyhow::Result<()> {
     let operator = Operator::connect(run.kubeconfig.as_deref()).await?;
-    preflight::check(&operator.client(), &run.own_namespace, &run.namespaces).await?;
+    preflight::check(&operator.client(), &run).await?;
     let seed = Seed::connect(operator, &run).await?;
     let key = credential::seed_key(&seed).await?;
     let kind = match run.bootstrap_credential {

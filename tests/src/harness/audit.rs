@@ -31,8 +31,9 @@ pub struct AuditUser {
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 pub struct AuditObject {
+    pub api_group: String,
     pub resource: String,
     pub subresource: String,
     pub namespace: String,

@@ -7,6 +7,7 @@
 //! - `consumers`: what a real client-go program sees of a roll, which is nothing
 //! - `credentials`: both kinds of bootstrap credential, their choice and their end
 //! - `kills`: programs killed at each point of a move
+//! - `least`: the approver holds no right that it does not use, and names each that it misses
 //! - `lifetimes`: certificates that end, are late, refused or gone, and clocks that are wrong
 //! - `moves`: the control plane goes to another seed, and the firewall comes along (A8-A10)
 //! - `disasters`: backups, rolled keys, a shoot that sleeps
@@ -31,6 +32,7 @@ mod floods;
 mod follows;
 mod input;
 mod kills;
+mod least;
 mod lifetimes;
 mod moves;
 mod offers;
