@@ -22,6 +22,7 @@ mod provision;
 mod requests;
 mod run;
 mod seed;
+mod selftest;
 mod shoots;
 mod sight;
 mod state;

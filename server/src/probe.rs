@@ -15,7 +15,10 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::authorization::v1::{
     NonResourceRule, ResourceRule, SelfSubjectRulesReview, SelfSubjectRulesReviewSpec, SubjectRulesReviewStatus,
 };
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use kube::Client;
 use kube::api::{Api, PostParams};
+use thiserror::Error;
 
 use cluster::api::call;
 use cluster::client;
@@ -23,15 +26,33 @@ use cluster::failure::{Class, Failure};
 
 use crate::core::plan;
 use crate::seed::Seed;
+use crate::selftest::{self, dry_run, is_of};
 
 const PROBE_LIFE: SignedDuration = SignedDuration::from_mins(10);
 /// The only authorizer whose rules a review may leave out: it speaks of nodes alone, and no token is one.
 const NODE_AUTHORIZER: &str = "node authorizer does not support user rule resolution";
 
+/// A policy that was just installed is in force a moment later.
+const PATIENCE: u32 = 20;
+const NODES_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+
+/// Why a bootstrap token is not taken although an operator insists on one.
+#[derive(Debug, Error)]
+pub enum ProbeError {
+    #[error(
+        "--bootstrap-credential=token, but this seed takes no bootstrap tokens: start its kube-apiserver with --enable-bootstrap-token-auth, or use --bootstrap-credential=service-account: {0}"
+    )]
+    NotTaken(Failure),
+    #[error(
+        "--bootstrap-credential=token, but {0}: apply manifests/seed with its policies, or use --bootstrap-credential=service-account"
+    )]
+    NotHeld(String),
+}
+
 /// Which credential is safe on this seed, and why; an error if it could not be found out.
 pub async fn choose(seed: &Seed, key: &SeedKey) -> Result<(CredentialKind, String), Failure> {
-    let status = match rules(seed, key).await {
-        Ok(status) => status,
+    let (status, client) = match rules(seed, key).await {
+        Ok(asked) => asked,
         // The seed answered, and does not take the token: that is a fact about it and no hiccup.
         Err(failure) if failure.is(Class::Unauthenticated) => {
             return Ok((
@@ -41,7 +62,11 @@ pub async fn choose(seed: &Seed, key: &SeedKey) -> Result<(CredentialKind, Strin
         }
         Err(failure) => return Err(failure),
     };
-    Ok(match surplus(&status) {
+    let surplus = match surplus(&status) {
+        Some(surplus) => Some(surplus),
+        None => not_held(&client).await?,
+    };
+    Ok(match surplus {
         None => (
             CredentialKind::Token,
             "a bootstrap token opens nothing but certificate requests here".into(),
@@ -54,11 +79,34 @@ pub async fn choose(seed: &Seed, key: &SeedKey) -> Result<(CredentialKind, Strin
 }
 
 /// Whether this seed takes bootstrap tokens at all, for an operator who insists on them.
-pub async fn tokens_work(seed: &Seed, key: &SeedKey) -> Result<(), Failure> {
-    rules(seed, key).await.map(|_| ())
+pub async fn tokens_work(seed: &Seed, key: &SeedKey) -> Result<(), ProbeError> {
+    let (_, client) = rules(seed, key).await.map_err(ProbeError::NotTaken)?;
+    match not_held(&client).await.map_err(ProbeError::NotTaken)? {
+        None => Ok(()),
+        Some(why) => Err(ProbeError::NotHeld(why)),
+    }
 }
 
-async fn rules(seed: &Seed, key: &SeedKey) -> Result<SubjectRulesReviewStatus, Failure> {
+/// Whether nothing keeps the token from asking another signer: tried as a dry run, with the one that makes nodes.
+async fn not_held(token: &Client) -> Result<Option<String>, Failure> {
+    let policy = format!("{}-requesters", names::APPROVER);
+    let what = format!("try to ask the signer {NODES_SIGNER} with a bootstrap token");
+    let request = selftest::request(NODES_SIGNER)?;
+    let requests: Api<CertificateSigningRequest> = Api::all(token.clone());
+    for _ in 0..PATIENCE {
+        match call(what.as_str(), requests.create(&dry_run(), &request)).await {
+            Ok(_) => tokio::time::sleep(Duration::from_millis(500)).await,
+            Err(failure) if is_of(&failure, &policy) => return Ok(None),
+            Err(failure) => return Err(failure),
+        }
+    }
+    Ok(Some(format!(
+        "policy {policy} does not keep a bootstrap token from asking the signer {NODES_SIGNER}"
+    )))
+}
+
+/// The token's rules, and a client with it.
+async fn rules(seed: &Seed, key: &SeedKey) -> Result<(SubjectRulesReviewStatus, Client), Failure> {
     let token = key.probe_token();
     let labels = BTreeMap::from([(names::MANAGED_BY_LABEL.to_owned(), names::APPROVER.to_owned())]);
     let secret = plan::token_secret(&token, labels, "the approver's probe", Timestamp::now() + PROBE_LIFE);
@@ -73,7 +121,8 @@ async fn rules(seed: &Seed, key: &SeedKey) -> Result<SubjectRulesReviewStatus, F
         class: Class::Misconfigured,
         detail: e.to_string(),
     };
-    let reviews: Api<SelfSubjectRulesReview> = Api::all(client::connect("probe", &kubeconfig).map_err(problem)?);
+    let client = client::connect("probe", &kubeconfig).map_err(problem)?;
+    let reviews: Api<SelfSubjectRulesReview> = Api::all(client.clone());
     let review = SelfSubjectRulesReview {
         spec: SelfSubjectRulesReviewSpec {
             namespace: Some("default".into()),
@@ -84,7 +133,7 @@ async fn rules(seed: &Seed, key: &SeedKey) -> Result<SubjectRulesReviewStatus, F
     loop {
         attempts += 1;
         match call(what, reviews.create(&PostParams::default(), &review)).await {
-            Ok(review) => return Ok(review.status.unwrap_or_default()),
+            Ok(review) => return Ok((review.status.unwrap_or_default(), client)),
             // The API server's own watch has to bring it the token first.
             Err(failure) if failure.is(Class::Unauthenticated) && attempts < 10 => {
                 tokio::time::sleep(Duration::from_millis(200)).await;

@@ -30,6 +30,7 @@ use crate::crowd::Crowd;
 use crate::events::Events;
 use crate::gone::Sweeper;
 use crate::seed::Seed;
+use crate::selftest::SelfTest;
 use crate::shoots::Shoots;
 use crate::watches::{cache, controlled, drain, listen, received, scopes};
 use crate::{credential, evidence, firewalls, preflight, probe, requests};
@@ -48,14 +49,13 @@ pub async fn run(run: Run) -> anyhow::Result<()> {
     let operator = Operator::connect(run.kubeconfig.as_deref()).await?;
     preflight::check(&operator.client(), &run).await?;
     let seed = Seed::connect(operator, &run).await?;
+    let mut selftest = SelfTest::new(seed.client.clone(), &run.namespaces);
+    selftest.held().await?;
     let key = credential::seed_key(&seed).await?;
     let kind = match run.bootstrap_credential {
         BootstrapCredential::ServiceAccount => CredentialKind::ServiceAccount,
         BootstrapCredential::Token => {
-            probe::tokens_work(&seed, &key).await.context(
-                "--bootstrap-credential=token, but this seed takes no bootstrap tokens: start its kube-apiserver with \
-                 --enable-bootstrap-token-auth, or use --bootstrap-credential=service-account",
-            )?;
+            probe::tokens_work(&seed, &key).await?;
             CredentialKind::Token
         }
         BootstrapCredential::Auto => {
@@ -71,10 +71,9 @@ pub async fn run(run: Run) -> anyhow::Result<()> {
         }
     };
     tracing::info!(seed = %seed.id, server = %seed.endpoint().server, dry_run = run.dry_run, "serving this seed");
-    Workers::start(seed, key, kind, &run)
-        .await?
-        .until_told_to_stop(&run)
-        .await
+    let mut workers = Workers::start(seed, key, kind, &run).await?;
+    workers.watches.spawn(selftest.keep(run.poll_interval));
+    workers.until_told_to_stop(&run).await
 }
 
 struct Workers {

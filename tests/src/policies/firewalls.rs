@@ -3,7 +3,7 @@
 
 use contract::names;
 
-use super::Policy;
+use super::{Policy, the_approver};
 
 /// Fields of the metadata that the server writes on each change.
 const SERVERS: &str = "['resourceVersion', 'generation', 'managedFields']";
@@ -13,6 +13,7 @@ pub(super) fn policy() -> Policy {
     Policy {
         name: "firewalls",
         about: "Of a Firewall the approver changes one annotation, and nothing else.",
+        who: the_approver(),
         group: names::API_GROUP,
         versions: "'*'",
         resource: "firewalls",

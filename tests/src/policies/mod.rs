@@ -2,11 +2,12 @@
 //! in the contract, and repeated nowhere by hand. Each file is one policy and its binding.
 //! RBAC knows neither name prefixes nor shapes nor fields, so it lets the approver write any Secret, any Role, anything
 //! of a Firewall, and approve any request of its signer; these do not. They bind one ServiceAccount and concern nobody
-//! else.
+//! else. One more binds the firewalls themselves.
 
 mod bytes;
 mod firewalls;
 mod rbac;
+mod requesters;
 mod requests;
 mod secrets;
 
@@ -22,6 +23,7 @@ pub fn files() -> Vec<(String, String)> {
         rbac::roles(),
         rbac::role_bindings(),
         requests::policy(),
+        requesters::policy(),
         firewalls::policy(),
     ];
     let mut kustomization = String::from(
@@ -54,10 +56,16 @@ pub fn approver() -> String {
     )
 }
 
+fn the_approver() -> (&'static str, String) {
+    ("the-approver", format!("request.userInfo.username == '{}'", approver()))
+}
+
 struct Policy {
     name: &'static str,
     /// What it is for, as a comment at the top of its file.
     about: &'static str,
+    /// Whom it holds: a name for them, and a CEL condition on the request.
+    who: (&'static str, String),
     group: &'static str,
     /// Versions of the group, as YAML: `v1`, or `'*'` where the version is upstream's business.
     versions: &'static str,
@@ -91,14 +99,15 @@ spec:
         resources: [{}]
     matchPolicy: Equivalent
   matchConditions:
-    - name: the-approver
-      expression: request.userInfo.username == '{}'
+    - name: {}
+      expression: {}
 ",
             self.group,
             self.versions,
             self.operations.join(", "),
             self.resource,
-            approver(),
+            self.who.0,
+            self.who.1,
         );
         if !self.variables.is_empty() {
             yaml.push_str("  variables:\n");

@@ -3,7 +3,7 @@
 
 use contract::names;
 
-use super::{Policy, firewall_of, labelled, not_labelled, not_shoots, owned_by};
+use super::{Policy, firewall_of, labelled, not_labelled, not_shoots, owned_by, the_approver};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 
@@ -11,6 +11,7 @@ pub(super) fn roles() -> Policy {
     Policy {
         name: "roles",
         about: "The approver's Roles open a firewall's own objects, and Secrets by three kinds of names.",
+        who: the_approver(),
         group: GROUP,
         versions: "v1",
         resource: "roles",
@@ -33,6 +34,7 @@ pub(super) fn role_bindings() -> Policy {
     Policy {
         name: "rolebindings",
         about: "The approver's RoleBindings give a firewall's Role to that firewall's own user. All three have one name.",
+        who: the_approver(),
         group: GROUP,
         versions: "v1",
         resource: "rolebindings",

@@ -1,12 +1,12 @@
 //! Which requests the approver may approve or deny: those of our identities, for our signer, and approve only one whose
-//! bytes name a firewall as their subject; of its own only one for the canary, a user without any rights. The layout is not repeated here: it is read off requests that the contract
-//! writes.
+//! bytes name a firewall as their subject; of its own only one for the canary, a user without any rights. The layout is
+//! not repeated here: it is read off requests that the contract writes.
 
 use contract::csr;
 use contract::key::PrivateKey;
 use contract::names::{self, FIREWALL_NAME_MAX, FirewallName};
 
-use super::{Policy, approver, bytes};
+use super::{Policy, approver, bytes, the_approver};
 
 /// PEM's first line. Its length is a multiple of three, so base64 of the text behind it begins at a whole character.
 const FIRST_LINE: &str = "-----BEGIN CERTIFICATE REQUEST-----\n";
@@ -29,6 +29,7 @@ pub(super) fn policy() -> Policy {
         about: "The approver decides on requests of firewalls, and approves only a subject that is a firewall's. Of its own\n\
                 requests it approves only one for its canary: a user whom nothing gives any rights.\n\
                 The subject is read out of the request's bytes: CEL sees them as base64 of PEM, which is base64 of DER.",
+        who: the_approver(),
         group: "certificates.k8s.io",
         versions: "v1",
         resource: "certificatesigningrequests/approval",

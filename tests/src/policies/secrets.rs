@@ -5,7 +5,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use contract::names;
 
-use super::{Policy, bytes, firewall_of, labelled, not_labelled, not_shoots, owned_by};
+use super::{Policy, bytes, firewall_of, labelled, not_labelled, not_shoots, owned_by, the_approver};
 
 /// What a token's Secret may say, and nothing else.
 const TOKEN_KEYS: &str = "['description', 'token-id', 'token-secret', 'expiration', 'auth-extra-groups',
@@ -20,6 +20,7 @@ pub(super) fn policy() -> Policy {
     Policy {
         name: "secrets",
         about: "Of all Secrets the approver may touch its own bootstrap tokens and what belongs to its firewalls.",
+        who: the_approver(),
         group: "",
         versions: "v1",
         resource: "secrets",

@@ -17,6 +17,7 @@
 //! - `restarts`: programs that die at any moment
 //! - `rights`: what the issued certificate may do, and nothing else
 //! - `upgrades`: other versions of both programs, before and after this one
+//! - `selftest`: the approver does not serve where a policy does not hold it
 //! - `input`: what people and other programs get wrong
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a fault in a test is a failed test")]
@@ -41,5 +42,6 @@ mod requests;
 mod restarts;
 mod rights;
 mod secrets;
+mod selftest;
 mod support;
 mod upgrades;

@@ -204,24 +204,20 @@ async fn a3_requests_of_others_and_for_others_are_left_alone() {
     let ours = client_from(&kubeconfig).await.unwrap();
     // Somebody else's identity that claims a firewall's name.
     let (_, foreign) = ask(&world.admin().await.unwrap(), &firewall).await.unwrap();
-    // One of ours, for a signer that gives node certificates.
+    // One of ours, for a signer that gives node certificates: a policy keeps it from even asking.
     let pem = contract::csr::write(
         &FirewallName::parse(&firewall).unwrap(),
         &PrivateKey::generate().unwrap(),
     )
     .unwrap();
-    create(
-        &ours,
-        &csr(
-            "for-another-signer",
-            &pem,
-            "kubernetes.io/kube-apiserver-client-kubelet",
-        ),
-    )
-    .await
-    .unwrap();
+    let other = csr(
+        "for-another-signer",
+        &pem,
+        "kubernetes.io/kube-apiserver-client-kubelet",
+    );
+    let refusal = format!("{:#}", create(&ours, &other).await.unwrap_err());
+    assert!(refusal.contains("firewall-approver-requesters"), "{refusal}");
     stays_open(&world, &foreign).await.unwrap();
-    stays_open(&world, "for-another-signer").await.unwrap();
     // It does not stand in the way of the right one that comes after it.
     let (_, right) = ask(&ours, &firewall).await.unwrap();
     approved(&world, &right).await.unwrap();

@@ -9,6 +9,7 @@
 
 mod firewalls;
 mod rbac;
+mod requesters;
 mod requests;
 mod secrets;
 
@@ -163,9 +164,10 @@ async fn install(cluster: &'static Cluster) -> anyhow::Result<String> {
             said(roles.create(&params, &serde_json::from_value(role)?).await),
             said(bindings.create(&params, &serde_json::from_value(binding)?).await),
             said(requests::approve_a_foreign_one(cluster, &approver).await?),
+            said(requesters::ask_another(cluster).await?),
             said(firewalls::label(&approver, "fw-installed").await),
         ];
-        for (answer, policy) in answers.iter().zip(["secrets", "roles", "rolebindings", "requests", "firewalls"]) {
+        for (answer, policy) in answers.iter().zip(["secrets", "roles", "rolebindings", "requests", "requesters", "firewalls"]) {
             ensure!(answer.contains(&full_name(policy)), "{policy}: {answer}");
         }
         Ok(())
