@@ -25,6 +25,8 @@ pub struct ClusterOptions {
     pub bootstrap_tokens: bool,
     /// Whether approved certificate signing requests are signed.
     pub signer: bool,
+    /// Controllers beside those that every cluster here runs.
+    pub more_controllers: Vec<&'static str>,
     /// The longest life of a certificate; Kubernetes' default if not set.
     pub signing_duration: Option<Duration>,
     pub audit: bool,
@@ -39,6 +41,7 @@ impl ClusterOptions {
             name: name.to_owned(),
             bootstrap_tokens: true,
             signer: true,
+            more_controllers: Vec::new(),
             signing_duration: None,
             audit: false,
             apiserver_args: Vec::new(),

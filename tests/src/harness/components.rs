@@ -97,6 +97,7 @@ impl Layout {
 
     pub(super) fn controller_manager_args(&self, options: &ClusterOptions) -> Vec<String> {
         let mut controllers = CONTROLLERS.to_vec();
+        controllers.extend(&options.more_controllers);
         if options.signer {
             controllers.push("certificatesigningrequest-signing-controller");
         }

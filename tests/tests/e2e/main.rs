@@ -11,6 +11,8 @@
 //! - `lifetimes`: certificates that end, are late, refused or gone, and clocks that are wrong
 //! - `moves`: the control plane goes to another seed, and the firewall comes along (A8-A10)
 //! - `disasters`: backups, rolled keys, a shoot that sleeps
+//! - `nodes`: on a seed where every bootstrap token may join a node, what firewalls get may not
+//! - `thieves`: what stolen credentials are worth
 //! - `offers`: what the seed tells of itself, tried before it is believed
 //! - `proxied`: behind a proxy that ends TLS and answers with alerts
 //! - `requests`: what becomes of requests that are not as they should be
@@ -36,6 +38,7 @@ mod kills;
 mod least;
 mod lifetimes;
 mod moves;
+mod nodes;
 mod offers;
 mod proxied;
 mod requests;
@@ -45,3 +48,4 @@ mod secrets;
 mod selftest;
 mod support;
 mod upgrades;
+mod thieves;
