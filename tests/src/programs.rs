@@ -245,12 +245,22 @@ impl ApproverHome {
     }
 
     pub fn start_killed(&self, more: &[&str], killed: Option<KilledAt<'_>>) -> anyhow::Result<Program> {
-        let kubeconfig = self.dir.path().join("kubeconfig").display().to_string();
+        Program::start(&self.program()?, &self.args(more), &self.log_path(), killed)
+    }
+
+    fn args(&self, more: &[&str]) -> Vec<String> {
+        let kubeconfig = self.kubeconfig().display().to_string();
         let mut args = ["run", "--kubeconfig", &kubeconfig, "--seed-server", &self.server]
             .map(str::to_owned)
             .to_vec();
         args.extend(more.iter().map(ToString::to_string));
-        Program::start(&self.program()?, &args, &self.log_path(), killed)
+        args
+    }
+
+    /// Where the environment says more, or something else.
+    pub fn start_in(&self, environment: &[(&str, &str)], more: &[&str]) -> anyhow::Result<Program> {
+        let args = self.args(more);
+        Program::start_in(&self.program()?, &args, &self.log_path(), None, environment)
     }
 
     /// From the next start on it is this version.

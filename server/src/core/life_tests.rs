@@ -8,6 +8,8 @@ use contract::report;
 
 use super::*;
 
+#[path = "life_tests/minutes.rs"]
+mod minutes;
 #[path = "life_tests/operator.rs"]
 mod operator;
 #[path = "life_tests/proof.rs"]

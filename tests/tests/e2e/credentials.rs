@@ -3,6 +3,8 @@
 use std::fs;
 use std::time::Duration;
 
+use anyhow::Context as _;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use serde_json::json;
@@ -159,4 +161,69 @@ async fn a1_auto_takes_a_service_account_where_a_token_opens_more_or_is_not_take
             assert!(home.log().contains("--enable-bootstrap-token-auth"), "{}", home.log());
         }
     }
+}
+
+/// The approver's clock goes ahead, the seed's does not: what the one writes down is what the other goes by.
+#[tokio::test(flavor = "multi_thread")]
+async fn a1_a_token_is_extended_in_place_until_its_day_is_over_and_then_refused() {
+    let world = World::new("shoot--a1--day").await.unwrap();
+    let kind = ["--namespace", world.namespace(), "--bootstrap-credential", "token"];
+    let approver = world.home.start(&kind).unwrap();
+    let firewall = world.shoot.create_firewall("00001").await.unwrap();
+    let kubeconfig = bootstrap_kubeconfig(world.seed, world.namespace(), &firewall)
+        .await
+        .unwrap();
+    let token = token_of(&kubeconfig).unwrap();
+    let client = client_from(&kubeconfig).await.unwrap();
+    eventually("it lets in", CACHES, || user_of(&client)).await.unwrap();
+    let first = minutes_left(&world, &token).await.unwrap();
+    assert!((59..=60).contains(&first), "{first}");
+    approver.stop().await.unwrap();
+    let library = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu"]
+        .into_iter()
+        // tests/tools.sh installs it.
+        .map(|dir| format!("{dir}/faketime/libfaketime.so.1"))
+        .find(|path| fs::metadata(path).is_ok())
+        .unwrap();
+    for (ahead, end) in [("+20m", 60), ("+40m", 100), ("+23h", 24 * 60)] {
+        let clock = [
+            ("LD_PRELOAD", library.as_str()),
+            ("FAKETIME", ahead),
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
+        ];
+        let approver = world.home.start_in(&clock, &kind).unwrap();
+        eventually(&format!("at {ahead} it ends at minute {end}"), CACHES, || async {
+            let left = minutes_left(&world, &token).await?;
+            anyhow::ensure!((end - 1..=end).contains(&left), "{left}");
+            Ok(())
+        })
+        .await
+        .with_context(|| world.home.log())
+        .unwrap();
+        let now = bootstrap_kubeconfig(world.seed, world.namespace(), &firewall)
+            .await
+            .unwrap();
+        assert_eq!(token_of(&now).unwrap(), token, "{ahead}: it is another token");
+        user_of(&client).await.unwrap();
+        approver.stop().await.unwrap();
+    }
+    let clock = [
+        ("LD_PRELOAD", library.as_str()),
+        ("FAKETIME", "+25h"),
+        ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
+    ];
+    let _approver = world.home.start_in(&clock, &kind).unwrap();
+    world.await_reason(&firewall, "CredentialExpired").await.unwrap();
+    is_refused(&kubeconfig, CACHES).await.unwrap();
+}
+
+/// By the seed's clock.
+async fn minutes_left(world: &World, token: &str) -> anyhow::Result<i64> {
+    let (id, _) = token.split_once('.').context("no token")?;
+    let secrets: Api<Secret> = Api::namespaced(world.admin().await?, "kube-system");
+    let data = secrets.get(&format!("bootstrap-token-{id}")).await?.data;
+    let end = data.unwrap_or_default().remove("expiration").context("no expiration")?;
+    let end: Timestamp = String::from_utf8(end.0)?.parse()?;
+    let seconds = end.duration_since(Timestamp::now()).as_secs();
+    Ok((seconds + 59).div_euclid(60))
 }
