@@ -74,21 +74,21 @@ pub(crate) fn units(file: &str) -> Vec<Unit> {
 
 impl Unit {
     /// The object as it is meant to be.
-    pub(crate) fn object(&self, all: &[Unit]) -> String {
+    pub(crate) fn object(&self, all: &[Self]) -> String {
         self.object_of(all.iter().filter(|unit| unit.role == self.role))
     }
 
-    pub(crate) fn object_without_it(&self, all: &[Unit]) -> String {
+    pub(crate) fn object_without_it(&self, all: &[Self]) -> String {
         self.object_of(all.iter().filter(|unit| unit.role == self.role && !unit.is(self)))
     }
 
-    fn object_of<'a>(&self, units: impl Iterator<Item = &'a Unit>) -> String {
+    fn object_of<'a>(&self, units: impl Iterator<Item = &'a Self>) -> String {
         let mut object = self.role.clone();
-        object["rules"] = units.map(Unit::rule).collect();
+        object["rules"] = units.map(Self::rule).collect();
         object.to_string()
     }
 
-    fn is(&self, other: &Unit) -> bool {
+    fn is(&self, other: &Self) -> bool {
         (&self.verb, &self.group, &self.resource, &self.name)
             == (&other.verb, &other.group, &other.resource, &other.name)
     }
