@@ -1,4 +1,4 @@
-//! The Secret `<firewall>-agent`: what a firewall may know of its seed and shoot, the one Secret of ours that its Role
+//! The Secret `<firewall>.fw.metal-stack.io`: what a firewall may know of its seed and shoot, the one Secret of ours that its Role
 //! lets it read. Written by the approver, read by the agent over its authenticated channel.
 
 use std::collections::BTreeMap;

@@ -136,9 +136,10 @@ impl FirewallName {
         self.user()
     }
 
-    /// The one Secret of ours in the seed that this firewall reads.
+    /// The one Secret of ours in the seed that this firewall reads. A name that nobody else gives to a Secret: of one that
+    /// was there before, the approver could otherwise make what a firewall of a fitting name may read.
     pub fn agent_secret(&self) -> String {
-        format!("{}-agent", self.0)
+        format!("{}.fw.metal-stack.io", self.0)
     }
 
     /// The Secret that holds the bootstrap kubeconfig until the firewall has come in.

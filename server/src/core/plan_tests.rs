@@ -21,7 +21,7 @@ fn the_role_opens_three_secrets_and_the_firewalls_and_nothing_else() {
         {
             "apiGroups": [""],
             "resources": ["secrets"],
-            "resourceNames": ["fw-1-agent", "generic-token-kubeconfig-0a1b", "shoot-access-firewall-controller-manager"],
+            "resourceNames": ["fw-1.fw.metal-stack.io", "generic-token-kubeconfig-0a1b", "shoot-access-firewall-controller-manager"],
             "verbs": ["get", "list", "watch"],
         },
     ]);
@@ -32,7 +32,7 @@ fn the_role_opens_three_secrets_and_the_firewalls_and_nothing_else() {
 #[test]
 fn without_shoot_access_the_role_opens_its_own_secret_only() {
     let rules = json_of(&planned(None, &Record::default()).role)["rules"].clone();
-    assert_eq!(rules[1]["resourceNames"], json!(["fw-1-agent"]));
+    assert_eq!(rules[1]["resourceNames"], json!(["fw-1.fw.metal-stack.io"]));
     for rule in rules.as_array().unwrap() {
         let names = rule["resourceNames"].as_array().map_or(0, Vec::len);
         assert!(
@@ -90,7 +90,7 @@ fn everything_carries_our_labels_and_goes_with_its_firewall_without_holding_it_u
     let objects = [
         ("fw.metal-stack.io:fw-1", json_of(&plan.role)),
         ("fw.metal-stack.io:fw-1", json_of(&plan.role_binding.unwrap())),
-        ("fw-1-agent", json_of(&plan.agent_secret)),
+        ("fw-1.fw.metal-stack.io", json_of(&plan.agent_secret)),
         ("fw-1-bootstrap-kubeconfig", json_of(&kubeconfig)),
     ];
     for (name, object) in objects {

@@ -43,7 +43,7 @@ impl Stage<'_> {
         let [one, other] = [&self.firewalls[0].machine, &self.firewalls[1].machine];
         let mut said = String::new();
         for (machine, other) in [(one, other), (other, one)] {
-            let foreign_secret = other.firewall.clone() + "-agent";
+            let foreign_secret = other.firewall.clone() + ".fw.metal-stack.io";
             for arguments in [
                 ["get", "firewall", "-n", &other.namespace, &other.firewall],
                 ["get", "secret", "-n", &other.namespace, &foreign_secret],

@@ -58,7 +58,7 @@ pub(super) fn policy() -> Policy {
             ),
             (
                 format!(
-                    "in a shoot''s namespace the approver writes only {}, <firewall>-agent and <firewall>-bootstrap-kubeconfig",
+                    "in a shoot''s namespace the approver writes only {}, <firewall>.fw.metal-stack.io and <firewall>-bootstrap-kubeconfig",
                     names::STATE_SECRET
                 )
                 .replace("''", "'"),

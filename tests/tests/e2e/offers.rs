@@ -1,4 +1,4 @@
-//! What the seed tells its firewall of itself, in `<firewall>-agent`: tried before anything is switched.
+//! What the seed tells its firewall of itself, in `<firewall>.fw.metal-stack.io`: tried before anything is switched.
 
 use std::fs;
 use std::time::Duration;
@@ -17,7 +17,7 @@ const SOON: Duration = Duration::from_secs(40);
 
 async fn tell(world: &World, machine: &Machine, key: &str, value: &str) {
     let patch = json!({"data": {key: ByteString(value.as_bytes().to_vec())}});
-    let name = format!("{}-agent", machine.firewall);
+    let name = format!("{}.fw.metal-stack.io", machine.firewall);
     world
         .secrets()
         .await

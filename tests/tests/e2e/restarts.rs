@@ -86,7 +86,7 @@ async fn d1_an_approver_that_is_killed_at_any_step_mints_nothing_again() {
         let bootstrap = format!("{}/{firewall}-bootstrap-kubeconfig/kubeconfig", world.namespace());
         assert!(seen.contains_key(&bootstrap), "{:?}", seen.keys());
         assert!(
-            seen.contains_key(&format!("{}/{firewall}-agent/lifeline", world.namespace())),
+            seen.contains_key(&format!("{}/{firewall}.fw.metal-stack.io/lifeline", world.namespace())),
             "{:?}",
             seen.keys()
         );

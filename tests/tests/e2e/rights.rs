@@ -181,7 +181,7 @@ async fn a3_the_certificate_may_do_what_firewall_controller_needs_and_nothing_el
     println!("{asked} questions about {} resources", all.len());
 
     // Secrets: three by name in the own namespace, to read.
-    let agent_secret = format!("{}-agent", machine.firewall);
+    let agent_secret = format!("{}.fw.metal-stack.io", machine.firewall);
     for name in [
         agent_secret.as_str(),
         GENERIC_KUBECONFIG,
@@ -241,7 +241,7 @@ async fn d2_of_two_shoots_side_by_side_neither_sees_the_others_secrets_or_firewa
         );
         let secrets: Api<Secret> = Api::namespaced(client.clone(), other.namespace());
         for name in [
-            format!("{}-agent", other_machine.firewall),
+            format!("{}.fw.metal-stack.io", other_machine.firewall),
             GENERIC_KUBECONFIG.into(),
             SHOOT_TOKEN.into(),
             "firewall-bootstrap".into(),

@@ -35,8 +35,22 @@ async fn a_role_opens_a_firewall_s_own_and_nothing_else() {
         ("every group", rule(0, json!({ "apiGroups": ["*"] })), shape),
         ("Secrets without names", names(Value::Null), shape),
         ("Secrets with an empty list of names", names(json!([])), shape),
-        ("a Secret of the shoot's", names(json!(["fw-role-agent", "ca"])), shape),
-        ("another firewall's Secret", names(json!(["fw-other-agent"])), shape),
+        (
+            "a Secret of the shoot's",
+            names(json!(["fw-role.fw.metal-stack.io", "ca"])),
+            shape,
+        ),
+        (
+            "another firewall's Secret",
+            names(json!(["fw-other.fw.metal-stack.io"])),
+            shape,
+        ),
+        // A label says for which firewall: to one named `shoot-access-x`, what others name like this would be its own.
+        (
+            "what somebody else named after an agent",
+            names(json!(["fw-role-agent"])),
+            shape,
+        ),
         (
             "a name that only begins like the template's",
             names(json!(["generic-token-kubeconfig-x/y"])),
@@ -112,8 +126,8 @@ async fn a_role_opens_a_firewall_s_own_and_nothing_else() {
     }
     // Without its shoot's Secrets, as before the shoot's status is there; and with the template's bare name.
     for secrets in [
-        json!(["fw-role-agent"]),
-        json!(["fw-role-agent", names::GENERIC_KUBECONFIG_PREFIX]),
+        json!(["fw-role.fw.metal-stack.io"]),
+        json!(["fw-role.fw.metal-stack.io", names::GENERIC_KUBECONFIG_PREFIX]),
     ] {
         site.apply::<Role>(SHOOT, &with(&good, &names(secrets))).await.unwrap();
     }

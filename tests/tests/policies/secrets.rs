@@ -421,7 +421,7 @@ async fn nobody_else_s_secret_can_be_read_changed_made_or_deleted() {
         "cloudprovider",
         "ca",
         "kube-apiserver-etcd-client",
-        "fw-x-agent",
+        "fw-x.fw.metal-stack.io",
         "fw-x-bootstrap-kubeconfig",
     ] {
         for namespace in ["default", SHOOT] {

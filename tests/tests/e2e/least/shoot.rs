@@ -1,4 +1,4 @@
-//! The same of the approver's rights in a shoot. Three of them it never uses itself: it gives them to firewalls'
+//! The same of the approver's rights in a shoot. Two of them it never uses itself: it gives them to firewalls'
 //! lifelines, and nobody can give away more than he has.
 
 use anyhow::ensure;
