@@ -2,6 +2,7 @@
 //! nothing else. Asked of the real API server, and tried.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use anyhow::Context;
 use cluster::firewall::{Firewall, FirewallMonitor};
@@ -11,6 +12,7 @@ use kube::api::{Patch, PostParams};
 use kube::discovery::{Discovery, verbs};
 use kube::{Api, Client};
 use serde_json::json;
+use tests::harness::eventually;
 use tests::programs::Machine;
 use tests::upstream::{GENERIC_KUBECONFIG, SHOOT_TOKEN};
 use tests::world::{World, bootstrapped};
@@ -135,6 +137,59 @@ fn reads(verb: &str) -> bool {
     matches!(verb, "get" | "list" | "watch")
 }
 
+/// Asks for every verb on every resource, cluster-wide, in the shoot's namespace and in kube-system.
+async fn may_exactly(world: &World, client: &Client, expected: impl Fn(&str, &str, &str, &str, &str) -> bool) {
+    let all = resources(&world.admin().await.unwrap()).await.unwrap();
+    let mut asked = 0;
+    for (group, resource, sub) in &all {
+        let mut questions = Vec::new();
+        for verb in VERBS {
+            for namespace in ["", world.namespace(), "kube-system"] {
+                questions.push(Question {
+                    verb,
+                    group,
+                    resource,
+                    subresource: sub,
+                    namespace,
+                    name: "",
+                });
+            }
+        }
+        let answers = futures::future::try_join_all(questions.iter().map(|question| may(client, question))).await;
+        for (question, allowed) in questions.iter().zip(answers.unwrap()) {
+            assert_eq!(
+                allowed,
+                expected(question.verb, group, resource, sub, question.namespace),
+                "{} {group}/{resource}/{sub} in namespace {:?}",
+                question.verb,
+                question.namespace
+            );
+            asked += 1;
+        }
+    }
+    println!("{asked} questions about {} resources", all.len());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a1_a_bootstrap_credential_of_either_kind_may_ask_for_a_certificate_and_nothing_else() {
+    let world = World::new("shoot--rights--boot").await.unwrap();
+    for (kind, suffix) in [("token", "00001"), ("service-account", "00002")] {
+        let approver = world.approver_with(&["--bootstrap-credential", kind]).unwrap();
+        let machine = world.machine(suffix).await.unwrap();
+        let client = client_of(&machine.bootstrap_kubeconfig()).await.unwrap();
+        eventually("it lets in", Duration::from_secs(15), || user_of(&client))
+            .await
+            .unwrap();
+        may_exactly(&world, &client, |verb, group, resource, sub, _| {
+            let requests = group == "certificates.k8s.io" && resource == "certificatesigningrequests";
+            everybody_may(verb, group, resource, sub)
+                || (requests && matches!((verb, sub), ("create" | "get", "") | ("create", "firewallcontroller")))
+        })
+        .await;
+        approver.stop().await.unwrap();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a3_the_certificate_may_do_what_firewall_controller_needs_and_nothing_else() {
     let world = World::new("shoot--rights--all").await.unwrap();
@@ -143,42 +198,15 @@ async fn a3_the_certificate_may_do_what_firewall_controller_needs_and_nothing_el
     let _agent = machine.start().unwrap();
     bootstrapped(&machine).await.unwrap();
     let client = client_of(&machine.seed_kubeconfig()).await.unwrap();
-    let all = resources(&world.admin().await.unwrap()).await.unwrap();
     let own = world.namespace();
-    let mut asked = 0;
-    for (group, resource, sub) in &all {
-        let mut questions = Vec::new();
-        for verb in VERBS {
-            for namespace in ["", own, "kube-system"] {
-                let question = Question {
-                    verb,
-                    group,
-                    resource,
-                    subresource: sub,
-                    namespace,
-                    name: "",
-                };
-                questions.push((question, {
-                    let of_firewalls = group == "firewall.metal-stack.io"
-                        && resource == "firewalls"
-                        && ["", "status"].contains(&sub.as_str());
-                    everybody_may(verb, group, resource, sub)
-                        || its_renewal_takes(verb, group, resource, sub)
-                        || (namespace == own && of_firewalls && reads(verb))
-                }));
-            }
-        }
-        let answers = futures::future::try_join_all(questions.iter().map(|(question, _)| may(&client, question))).await;
-        for ((question, expected), allowed) in questions.iter().zip(answers.unwrap()) {
-            assert_eq!(
-                allowed, *expected,
-                "{} {group}/{resource}/{sub} in namespace {:?}",
-                question.verb, question.namespace
-            );
-            asked += 1;
-        }
-    }
-    println!("{asked} questions about {} resources", all.len());
+    may_exactly(&world, &client, |verb, group, resource, sub, namespace| {
+        let of_firewalls =
+            group == "firewall.metal-stack.io" && resource == "firewalls" && ["", "status"].contains(&sub);
+        everybody_may(verb, group, resource, sub)
+            || its_renewal_takes(verb, group, resource, sub)
+            || (namespace == own && of_firewalls && reads(verb))
+    })
+    .await;
 
     // Secrets: three by name in the own namespace, to read.
     let agent_secret = format!("{}.fw.metal-stack.io", machine.firewall);
