@@ -47,5 +47,5 @@ mod rights;
 mod secrets;
 mod selftest;
 mod support;
-mod upgrades;
 mod thieves;
+mod upgrades;
