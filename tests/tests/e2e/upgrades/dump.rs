@@ -150,7 +150,7 @@ async fn what_this_version_writes_is_kept_for_later_ones() {
         "messages/request.pem",
         &String::from_utf8(request.spec.request.0).unwrap(),
     );
-    let access = secret(a, &format!("{}-agent", first.firewall)).await;
+    let access = secret(a, &format!("{}.fw.metal-stack.io", first.firewall)).await;
     dump.json("messages/agent-secret.json", &access);
     dump.json(
         "messages/seed-access-state.json",

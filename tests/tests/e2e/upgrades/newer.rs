@@ -109,7 +109,7 @@ async fn c4_what_a_newer_version_has_added_hinders_neither_program() {
     record["credential"]["allocated"] = json!(Timestamp::now() - SignedDuration::from_mins(10));
     put_record(&place, firewall, &record).await;
     let later = json!({FIELD: STANDARD.encode("later")});
-    patch_secret(&place, &format!("{firewall}-agent"), later).await;
+    patch_secret(&place, &format!("{firewall}.fw.metal-stack.io"), later).await;
     let mut state = place.state(firewall).await.unwrap();
     newer(&mut state);
     let annotation = format!("{}={state}", names::SEED_ACCESS_STATE);
@@ -145,7 +145,7 @@ async fn c4_what_a_newer_version_has_added_hinders_neither_program() {
 
     // What is not ours to know stays.
     let secrets = place.secrets().await.unwrap();
-    for name in [names::STATE_SECRET, &format!("{firewall}-agent")] {
+    for name in [names::STATE_SECRET, &format!("{firewall}.fw.metal-stack.io")] {
         let data = secrets.get(name).await.unwrap().data.unwrap();
         assert!(data.contains_key(FIELD), "{name}: {:?}", data.keys());
     }
