@@ -21,9 +21,11 @@ use cluster::firewall::Firewall;
 use cluster::operator::Operator;
 
 use crate::args::Export;
+use crate::core::standing::State;
 
 const DEADLINE: Duration = Duration::from_secs(60);
-const LOOK: Duration = Duration::from_millis(500);
+/// A firewall that lives comes in within a second, and what was made for it is gone then.
+const LOOK: Duration = Duration::from_millis(100);
 
 pub async fn export(export: &Export) -> anyhow::Result<()> {
     let (namespace, name) = export
@@ -51,20 +53,32 @@ pub async fn export(export: &Export) -> anyhow::Result<()> {
     .await?;
 
     let end = tokio::time::Instant::now() + DEADLINE;
+    let mut pending = false;
     loop {
-        if let Some(kubeconfig) = handed_out(&client, namespace, &name).await?
-            && before.as_ref() != Some(&kubeconfig)
-            && works(&kubeconfig).await
-        {
-            std::io::stdout().write_all(kubeconfig.as_bytes())?;
-            let said = "on the machine, write it to /etc/firewall-controller/.bootstrap.kubeconfig with mode 0600; \
-                        it is good for an hour, for that machine's own key only, or for the first that comes if none is known\n";
-            std::io::stderr().write_all(said.as_bytes())?;
-            return Ok(());
+        let kubeconfig = handed_out(&client, namespace, &name).await?;
+        if let Some(kubeconfig) = kubeconfig.filter(|now| before.as_ref() != Some(now)) {
+            if works(&kubeconfig).await {
+                std::io::stdout().write_all(kubeconfig.as_bytes())?;
+                let said = "on the machine, write it to /etc/firewall-controller/.bootstrap.kubeconfig with mode 0600; \
+                            it is good for an hour, for that machine's own key only, or for the first that comes if none is known\n";
+                std::io::stderr().write_all(said.as_bytes())?;
+                return Ok(());
+            }
+            pending = true;
+        }
+        let what = format!("get Firewall {namespace}/{name}");
+        let firewall = call(what, firewalls.get(name.as_str())).await?;
+        let state = firewall.annotations().get(names::SEED_ACCESS_STATE);
+        match state.and_then(|told| state_of(told)) {
+            Some(State::Ready) if pending => {
+                let said = "nothing has to be carried: the firewall was told through its shoot, and has come in by itself\n";
+                std::io::stderr().write_all(said.as_bytes())?;
+                return Ok(());
+            }
+            Some(State::Ready) | None => {}
+            Some(State::Waiting | State::Refused | State::Failing) => pending = true,
         }
         if tokio::time::Instant::now() > end {
-            let firewall = call(format!("get Firewall {namespace}/{name}"), firewalls.get(name.as_str())).await?;
-            let state = firewall.annotations().get(names::SEED_ACCESS_STATE);
             bail!(
                 "no bootstrap kubeconfig for Firewall {namespace}/{name} that works from here appeared within {} s: is the firewall-approver running, does it serve this namespace, and is the address that firewalls use reached from here? Its last word: {}",
                 DEADLINE.as_secs(),
@@ -73,6 +87,11 @@ pub async fn export(export: &Export) -> anyhow::Result<()> {
         }
         tokio::time::sleep(LOOK).await;
     }
+}
+
+fn state_of(told: &str) -> Option<State> {
+    let told: serde_json::Value = serde_json::from_str(told).ok()?;
+    serde_json::from_value(told.get("state")?.clone()).ok()
 }
 
 async fn handed_out(client: &Client, namespace: &str, name: &FirewallName) -> anyhow::Result<Option<String>> {

@@ -109,3 +109,21 @@ async fn believes(place: &Place<'_>, machine: &Machine) {
     .with_context(|| tail(&machine.log()) + &tail(&place.home.log()))
     .unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_export_for_a_firewall_that_lives_ends_soon_whether_there_is_something_to_carry_or_not() {
+    let stage = Stage::new("shoot--move--lives").await.unwrap();
+    let a = &stage.a;
+    let _approver = a.approver().unwrap();
+    let (machine, _agent) = came_in(a, "00001").await;
+    settled(a, &machine).await;
+    for number in 0..3 {
+        let began = Instant::now();
+        let exported = export(a.seed, a.namespace(), &machine.firewall).await.unwrap();
+        println!("export {number}: {} bytes after {:.1?}", exported.len(), began.elapsed());
+        assert!(began.elapsed() < PROMISED, "{:?}", began.elapsed());
+        a.has(&machine, began, EVENTUALLY).await.unwrap();
+        settled(a, &machine).await;
+        a.holds_no_credential().await.unwrap();
+    }
+}
