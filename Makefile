@@ -13,7 +13,7 @@ export RUST_BACKTRACE ?= 0
 FUZZ = $(CARGO) +nightly fuzz
 TARGET ?= csr handover kubeconfig report
 
-.PHONY: help demo soak flood test test-quick test-long fuzz fuzz-keep lint policies compat-dump tools control-plane consumer differential clean-cache
+.PHONY: help demo soak flood test test-quick test-long fuzz fuzz-keep lint sbom policies compat-dump tools control-plane consumer differential clean-cache
 
 help: ## This list.
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "  %-14s %s\n", $$1, $$2 }'
@@ -63,14 +63,13 @@ fuzz-keep: ## Makes fuzz/corpus/TARGET small again.
 lint: ## Formatting, clippy, licences and sources, go vet.
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	@if $(CARGO) deny --version >/dev/null 2>&1; then \
-		$(CARGO) deny check bans licenses sources; \
-	else \
-		echo "cargo-deny is not installed: licences and sources were not checked (cargo install --locked cargo-deny)"; \
-	fi
+	deny=$$(tests/cargo-tool.sh cargo-deny 0.20.2) && $$deny check bans licenses sources
 	cd tests/control-plane && CGO_ENABLED=0 go vet -trimpath .
 	cd tests/consumer && CGO_ENABLED=0 go vet -trimpath .
 	cd tests/differential && CGO_ENABLED=0 go vet -trimpath .
+
+sbom: ## Writes what is in the two programs into target/sbom, as CycloneDX.
+	@tests/sbom.sh
 
 policies: ## Writes manifests/seed/policies anew from the contract.
 	$(CARGO) run --quiet -p tests --bin policies

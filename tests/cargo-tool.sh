@@ -4,6 +4,11 @@
 set -eu
 
 name=$1 version=$2
+# One of that very version may be there.
+if [ "$("$name" --version 2>/dev/null | awk '{ print $2 }')" = "$version" ]; then
+    command -v "$name"
+    exit 0
+fi
 root="${XDG_CACHE_HOME:-$HOME/.cache}/firewall-bootstrap/tools/$name-$version"
 if [ ! -x "$root/bin/$name" ]; then
     echo "$name $version: building, once, in some minutes" >&2

@@ -71,7 +71,8 @@ pub async fn export(export: &Export) -> anyhow::Result<()> {
         let state = firewall.annotations().get(names::SEED_ACCESS_STATE);
         match state.and_then(|told| state_of(told)) {
             Some(State::Ready) if pending => {
-                let said = "nothing has to be carried: the firewall was told through its shoot, and has come in by itself\n";
+                let said =
+                    "nothing has to be carried: the firewall was told through its shoot, and has come in by itself\n";
                 std::io::stderr().write_all(said.as_bytes())?;
                 return Ok(());
             }

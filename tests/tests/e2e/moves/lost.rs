@@ -120,7 +120,11 @@ async fn an_export_for_a_firewall_that_lives_ends_soon_whether_there_is_somethin
     for number in 0..3 {
         let began = Instant::now();
         let exported = export(a.seed, a.namespace(), &machine.firewall).await.unwrap();
-        println!("export {number}: {} bytes after {:.1?}", exported.len(), began.elapsed());
+        println!(
+            "export {number}: {} bytes after {:.1?}",
+            exported.len(),
+            began.elapsed()
+        );
         assert!(began.elapsed() < PROMISED, "{:?}", began.elapsed());
         a.has(&machine, began, EVENTUALLY).await.unwrap();
         settled(a, &machine).await;
