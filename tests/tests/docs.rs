@@ -1,7 +1,13 @@
 //! What the documents repeat of the project, held against it.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "an integration test; Clippy knows only functions that are tests themselves"
+)]
+
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::Path;
 
 fn read(path: &str) -> String {
     fs::read_to_string(format!("{}/../{path}", env!("CARGO_MANIFEST_DIR"))).unwrap()
@@ -26,4 +32,49 @@ fn each_direct_dependency_is_explained_and_no_other() {
         .collect();
     assert!(used.len() > 20, "{used:?}");
     assert_eq!(explained, used);
+}
+
+/// Every function below these folders.
+fn functions(dir: &Path, found: &mut BTreeSet<String>) {
+    for entry in fs::read_dir(dir).unwrap().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            functions(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = fs::read_to_string(&path).unwrap();
+            let names = text
+                .lines()
+                .filter_map(|line| line.split_once("fn ")?.1.split_once('('));
+            found.extend(names.map(|(name, _)| name.to_owned()));
+        }
+    }
+}
+
+#[test]
+fn the_tests_that_the_threat_model_and_the_decisions_name_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut there = BTreeSet::new();
+    for folder in ["tests/tests", "tests/src", "server", "agent", "contract", "cluster"] {
+        functions(&root.join(folder), &mut there);
+    }
+    for document in ["docs/security.md", "docs/decisions.md", "docs/operations.md"] {
+        let text = read(document);
+        let named: Vec<&str> = text
+            .split('`')
+            .filter(|word| {
+                word.matches('_').count() >= 3 && word.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+            })
+            .filter(|word| word.bytes().any(|b| b.is_ascii_lowercase()))
+            .collect();
+        assert!(
+            document == "docs/operations.md" || named.len() > 10,
+            "{document}: {named:?}"
+        );
+        for name in named {
+            assert!(
+                there.contains(name),
+                "{document} names {name}, and there is no such test"
+            );
+        }
+    }
 }
