@@ -14,7 +14,7 @@ const PIECE: usize = 24;
 #[must_use]
 pub fn suspicious(text: &str) -> Option<String> {
     // PKCS#8 of a P-256 key in DER, as base64, and what stands around it in PEM.
-    for mark in ["PRIVATE KEY", "MIGHAgEAMBMGByqGSM49", "MHcCAQEEI"] {
+    for mark in ["PRIVATE KEY-----", "MIGHAgEAMBMGByqGSM49", "MHcCAQEEI"] {
         if let Some(at) = text.find(mark) {
             return Some(around(text, at));
         }
