@@ -2,16 +2,19 @@
 //! away when any of them changes: a connection pool or a TLS session that outlives a certificate would go on as the
 //! old identity.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use contract::kubeconfig::{Credential, Kubeconfig};
 use http::Uri;
+use kube::client::Body;
 use kube::config::AuthInfo;
 use kube::{Client, Config};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use secrecy::{ExposeSecret, SecretString};
 use thiserror::Error;
+use tower::{BoxError, service_fn};
 
 use crate::failure::Failure;
 
@@ -66,6 +69,35 @@ pub fn connect(what: &str, kubeconfig: &Kubeconfig) -> Result<Client, ClientErro
     build(config).map_err(|e| problem(Failure::of(what, &e).detail))
 }
 
+/// What every write asks right before it is sent.
+#[derive(Clone)]
+pub struct Gate(Arc<dyn Fn() -> bool + Send + Sync>);
+
+#[derive(Debug, Error)]
+#[error("this replica does not lead: nothing is written")]
+pub struct NotLeading;
+
+impl Gate {
+    pub fn new(open: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(open))
+    }
+}
+
+/// A client that sends nothing but questions while the gate is closed.
+pub fn held(client: Client, gate: Gate) -> Client {
+    let service = service_fn(move |request: http::Request<Body>| {
+        let open = matches!(*request.method(), http::Method::GET | http::Method::HEAD) || (gate.0)();
+        let client = client.clone();
+        async move {
+            if !open {
+                return Err(BoxError::from(NotLeading));
+            }
+            client.send(request).await.map_err(BoxError::from)
+        }
+    });
+    Client::new(service, "default")
+}
+
 pub(crate) fn build(mut config: Config) -> kube::Result<Client> {
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     // A call that a busy server refuses comes back at once; who asked knows better when to ask again.
@@ -87,4 +119,51 @@ fn certificates(pem: &str) -> Result<Vec<Vec<u8>>, String> {
 fn base64(bytes: &[u8]) -> String {
     use base64::Engine;
     base64::engine::general_purpose::STANDARD.encode(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn while_another_leads_nothing_is_sent_but_questions() {
+        let sent = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let log = Arc::clone(&sent);
+        let server = service_fn(move |request: http::Request<Body>| {
+            log.lock().unwrap().push(request.method().clone());
+            async { Ok::<_, BoxError>(http::Response::new(Body::empty())) }
+        });
+        let leads = Arc::new(AtomicBool::new(false));
+        let asked = Arc::clone(&leads);
+        let client = held(
+            Client::new(server, "default"),
+            Gate::new(move || asked.load(Ordering::Relaxed)),
+        );
+        let send = async |method: http::Method| {
+            let request = http::Request::builder().method(method).uri("/");
+            client.send(request.body(Body::empty()).unwrap()).await
+        };
+        let writes = [
+            http::Method::POST,
+            http::Method::PUT,
+            http::Method::PATCH,
+            http::Method::DELETE,
+        ];
+        for method in &writes {
+            let error = send(method.clone()).await.unwrap_err();
+            assert!(
+                Failure::of("write", &error).to_string().contains("does not lead"),
+                "{error}"
+            );
+        }
+        assert!(sent.lock().unwrap().is_empty());
+        send(http::Method::GET).await.unwrap();
+        leads.store(true, Ordering::Relaxed);
+        for method in &writes {
+            send(method.clone()).await.unwrap();
+        }
+        assert_eq!(sent.lock().unwrap().len(), 1 + writes.len());
+    }
 }

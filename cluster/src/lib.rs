@@ -6,6 +6,7 @@ pub mod client;
 pub mod clock;
 pub mod failure;
 pub mod firewall;
+pub mod lease;
 pub mod log;
 pub mod operator;
 pub mod process;

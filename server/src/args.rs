@@ -53,6 +53,11 @@ pub struct Run {
     #[arg(long, env = "POD_NAMESPACE", default_value = contract::names::APPROVER_NAMESPACE, value_name = "NAMESPACE")]
     pub own_namespace: String,
 
+    /// This replica's name, by which one of several leads: no other may have it. In a pod the pod's name; without one the
+    /// host's name and a random number, so that a restart waits until its former self is over.
+    #[arg(long, env = "POD_NAME", value_name = "NAME")]
+    pub identity: Option<String>,
+
     /// Where firewalls reach this seed's API server (https://...). Without it the key `url` of ConfigMap
     /// garden/seed-api-server is used.
     #[arg(long, env = "FIREWALL_APPROVER_SEED_SERVER", value_name = "URL")]

@@ -76,10 +76,12 @@ const TOKENS: (&str, &str) = ("", "serviceaccounts/token");
 const ROLES: (&str, &str) = ("rbac.authorization.k8s.io", "roles");
 const BINDINGS: (&str, &str) = ("rbac.authorization.k8s.io", "rolebindings");
 const EVENTS: (&str, &str) = ("events.k8s.io", "events");
+const LEASES: (&str, &str) = ("coordination.k8s.io", "leases");
 
 use Scope::{Cluster, In, Own, Served};
 
 const NEEDS: &[Need] = &[
+    need("lead alone", Own, LEASES, "", &["create", "get", "update"]),
     need("see requests", Cluster, REQUESTS, "", &["list", "watch"]),
     need("ask for canaries", Cluster, REQUESTS, "", &["create", "get"]),
     need("decide on requests", Cluster, APPROVAL, "", &["update"]),

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use anyhow::Context;
+use contract::digest::sha256_hex;
 use contract::names;
 use contract::record::CredentialKind;
 use futures::StreamExt;
@@ -21,6 +22,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use cluster::firewall::Firewall;
+use cluster::lease::Elector;
 use cluster::operator::Operator;
 
 use crate::approver::{Applied, Approver};
@@ -47,10 +49,28 @@ const ERROR_RETRY: Duration = Duration::from_secs(2);
 
 pub async fn run(run: Run) -> anyhow::Result<()> {
     let operator = Operator::connect(run.kubeconfig.as_deref()).await?;
-    preflight::check(&operator.client(), &run).await?;
-    let seed = Seed::connect(operator, &run).await?;
-    let mut selftest = SelfTest::new(seed.client.clone(), &run.namespaces);
+    let client = operator.client();
+    preflight::check(&client, &run).await?;
+    let mut selftest = SelfTest::new(client.clone(), &run.namespaces);
     selftest.held().await?;
+    let identity = run.identity.clone().unwrap_or_else(cluster::process::unique_name);
+    let elector = Elector::new(
+        client.clone(),
+        &run.own_namespace,
+        &lease_of(&run.namespaces),
+        &identity,
+    );
+    // A dry run writes nothing that two could write differently, and may stand beside whoever leads.
+    let leads = (!run.dry_run).then(|| elector.leadership());
+    let work = leads
+        .as_ref()
+        .map_or_else(|| client.clone(), |leads| leads.client(client.clone()));
+    let seed = Seed::connect(operator, work, leads, &run).await?;
+    if !run.dry_run {
+        let waiting = |why: &str| tracing::info!(%identity, "waiting to lead: {why}");
+        elector.acquire(waiting).await;
+        tracing::info!(%identity, "leads");
+    }
     let key = credential::seed_key(&seed).await?;
     let kind = match run.bootstrap_credential {
         BootstrapCredential::ServiceAccount => CredentialKind::ServiceAccount,
@@ -73,7 +93,18 @@ pub async fn run(run: Run) -> anyhow::Result<()> {
     tracing::info!(seed = %seed.id, server = %seed.endpoint().server, dry_run = run.dry_run, "serving this seed");
     let mut workers = Workers::start(seed, key, kind, &run).await?;
     workers.watches.spawn(selftest.keep(run.poll_interval));
-    workers.until_told_to_stop(&run).await
+    workers.until_told_to_stop(&run, &elector).await
+}
+
+/// Approvers for different namespaces do not stand in for one another.
+fn lease_of(namespaces: &[String]) -> String {
+    if namespaces.is_empty() {
+        return names::APPROVER.to_owned();
+    }
+    let mut sorted = namespaces.to_vec();
+    sorted.sort_unstable();
+    let digest = sha256_hex(sorted.join(",").as_bytes());
+    format!("{}-{}", names::APPROVER, digest.get(..10).unwrap_or_default())
 }
 
 struct Workers {
@@ -155,7 +186,7 @@ impl Workers {
             states,
             shoot_secrets,
             requests: request_controller.store(),
-            shoots: Shoots::new(wake_firewall.clone(), run.poll_interval),
+            shoots: Shoots::new(wake_firewall.clone(), run.poll_interval, seed.leads.clone()),
             canaries: Canaries::new()?,
             events: Events::new(client),
             wake_firewall,
@@ -230,15 +261,24 @@ impl Workers {
     }
 
     /// A signal ends it in good order, a second one at once; a worker that dies ends it with its name.
-    async fn until_told_to_stop(mut self, run: &Run) -> anyhow::Result<()> {
+    async fn until_told_to_stop(mut self, run: &Run, elector: &Elector) -> anyhow::Result<()> {
         let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
         let mut sweep = tokio::time::interval_at(tokio::time::Instant::now() + SWEEP, SWEEP);
         let mut probe_again = tokio::time::interval_at(tokio::time::Instant::now() + PROBE_AGAIN, PROBE_AGAIN);
+        // Whoever leads no more ends: what it knows may be old when it leads again.
+        let lost = async {
+            if run.dry_run {
+                std::future::pending::<()>().await;
+            }
+            elector.keep().await
+        };
+        let mut lost = std::pin::pin!(lost);
         loop {
             tokio::select! {
                 _ = terminate.recv() => break,
                 _ = interrupt.recv() => break,
+                lost = &mut lost => return Err(lost.into()),
                 Some(ended) = self.workers.join_next() => return Err(ended_by_itself(ended)),
                 Some(ended) = self.watches.join_next() => return Err(ended_by_itself(ended)),
                 _ = sweep.tick() => self.approver.forget_the_gone(),
@@ -252,6 +292,12 @@ impl Workers {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
             () = async { while self.workers.join_next().await.is_some() {} } => {}
+        }
+        self.watches.shutdown().await;
+        if !run.dry_run
+            && let Err(failure) = elector.release().await
+        {
+            tracing::warn!(%failure, "the lease was not released: the next replica waits until it ends");
         }
         Ok(())
     }

@@ -15,6 +15,7 @@ use thiserror::Error;
 use cluster::api::{apply, call, call_opt};
 use cluster::client::{self, ClientError};
 use cluster::failure::{Class, Failure};
+use cluster::lease::Leadership;
 use cluster::operator::{Operator, OperatorError};
 use contract::names;
 
@@ -54,6 +55,8 @@ pub struct Seed {
     /// UID of namespace kube-system: what tells one seed from another.
     pub id: String,
     pub own_namespace: String,
+    /// Asked by every write; none in a dry run.
+    pub leads: Option<Leadership>,
     operator: Arc<Operator>,
     endpoint: Arc<RwLock<Endpoint>>,
 }
@@ -66,8 +69,13 @@ pub struct Endpoint {
 }
 
 impl Seed {
-    pub async fn connect(operator: Operator, run: &crate::args::Run) -> Result<Self, SeedError> {
-        let client = operator.client();
+    /// `client` is what the work is done with; it writes nothing while another replica leads.
+    pub async fn connect(
+        operator: Operator,
+        client: Client,
+        leads: Option<Leadership>,
+        run: &crate::args::Run,
+    ) -> Result<Self, SeedError> {
         let id = namespace(&client, "kube-system").await?.uid().unwrap_or_default();
         namespace(&client, &run.own_namespace).await?;
         for name in &run.namespaces {
@@ -79,6 +87,7 @@ impl Seed {
             client,
             id,
             own_namespace: run.own_namespace.clone(),
+            leads,
             operator: Arc::new(operator),
             endpoint: Arc::new(RwLock::new(endpoint)),
         })

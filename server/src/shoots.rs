@@ -24,6 +24,7 @@ use cluster::api::call_opt;
 use cluster::client;
 use cluster::failure::Failure;
 use cluster::firewall::FirewallMonitor;
+use cluster::lease::Leadership;
 
 use crate::core::handover;
 use crate::watches::watched;
@@ -44,6 +45,8 @@ pub struct Shoots {
     /// Namespace and name of a firewall whose monitor changed.
     changed: tokio::sync::mpsc::UnboundedSender<(String, String)>,
     poll: Duration,
+    /// In shoots, too, only one replica writes.
+    leads: Option<Leadership>,
 }
 
 /// What we read of a FirewallMonitor, unopened.
@@ -69,11 +72,16 @@ pub struct Shoot {
 }
 
 impl Shoots {
-    pub fn new(changed: tokio::sync::mpsc::UnboundedSender<(String, String)>, poll: Duration) -> Self {
+    pub fn new(
+        changed: tokio::sync::mpsc::UnboundedSender<(String, String)>,
+        poll: Duration,
+        leads: Option<Leadership>,
+    ) -> Self {
         Self {
             open: Mutex::default(),
             changed,
             poll,
+            leads,
         }
     }
 
@@ -95,6 +103,7 @@ impl Shoots {
         }
         let what = format!("Secret {namespace}/{}", names::SHOOT_ACCESS_SECRET);
         let client = client::connect(&what, &kubeconfig).map_err(|e| (Reason::ShootAccessMissing, e.to_string()))?;
+        let client = self.leads.as_ref().map_or(client.clone(), |leads| leads.client(client));
         let before = open.get(namespace).map(Arc::as_ref);
         let shoot = Arc::new(self.watch(namespace, client, kubeconfig.ca, version, before));
         open.insert(namespace.to_owned(), Arc::clone(&shoot));

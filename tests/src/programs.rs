@@ -44,8 +44,13 @@ impl Release {
 
     /// The one that is upgraded from: the folder that `UPGRADE_FROM` names, or the same build once more.
     pub fn before() -> anyhow::Result<Self> {
+        Self::given()?.map_or_else(Self::built, Ok)
+    }
+
+    /// The folder that `UPGRADE_FROM` names.
+    pub fn given() -> anyhow::Result<Option<Self>> {
         let Some(dir) = std::env::var_os("UPGRADE_FROM") else {
-            return Self::built();
+            return Ok(None);
         };
         let dir = PathBuf::from(dir);
         for name in [AGENT, APPROVER] {
@@ -56,7 +61,7 @@ impl Release {
                 binary.display()
             );
         }
-        Ok(Self(dir))
+        Ok(Some(Self(dir)))
     }
 
     pub fn agent(&self) -> PathBuf {
@@ -245,7 +250,26 @@ impl ApproverHome {
     }
 
     pub fn start_killed(&self, more: &[&str], killed: Option<KilledAt<'_>>) -> anyhow::Result<Program> {
-        Program::start(&self.program()?, &self.args(more), &self.log_path(), killed)
+        self.spawn(&self.args(more), killed, &[])
+    }
+
+    /// As a pod that starts anew keeps its name, an approver that is started here again is the one of before.
+    fn spawn(
+        &self,
+        args: &[String],
+        killed: Option<KilledAt<'_>>,
+        environment: &[(&str, &str)],
+    ) -> anyhow::Result<Program> {
+        let name = self.name();
+        let mut all = vec![("POD_NAME", name.as_str())];
+        all.extend(environment);
+        Program::start_in(&self.program()?, args, &self.log_path(), killed, &all)
+    }
+
+    /// Of this replica.
+    pub fn name(&self) -> String {
+        let dir = self.dir.path().file_name().unwrap_or_default();
+        format!("firewall-approver{}", dir.to_string_lossy().replace('.', "-"))
     }
 
     fn args(&self, more: &[&str]) -> Vec<String> {
@@ -260,7 +284,7 @@ impl ApproverHome {
     /// Where the environment says more, or something else.
     pub fn start_in(&self, environment: &[(&str, &str)], more: &[&str]) -> anyhow::Result<Program> {
         let args = self.args(more);
-        Program::start_in(&self.program()?, &args, &self.log_path(), None, environment)
+        self.spawn(&args, None, environment)
     }
 
     /// From the next start on it is this version.
@@ -304,7 +328,12 @@ impl ApproverHome {
         .map(str::to_owned)
         .to_vec();
         args.extend(more.iter().map(ToString::to_string));
-        let environment = [("KUBERNETES_SERVICE_HOST", host), ("KUBERNETES_SERVICE_PORT", port)];
+        let name = self.name();
+        let environment = [
+            ("POD_NAME", name.as_str()),
+            ("KUBERNETES_SERVICE_HOST", host),
+            ("KUBERNETES_SERVICE_PORT", port),
+        ];
         Program::spawn(clean(Command::new("unshare")), &args, &self.log_path(), &environment)
     }
 
@@ -321,7 +350,7 @@ impl ApproverHome {
     /// With arguments of the caller's alone.
     pub fn start_with(&self, args: &[&str]) -> anyhow::Result<Program> {
         let args: Vec<String> = args.iter().map(ToString::to_string).collect();
-        Program::start(&self.program()?, &args, &self.log_path(), None)
+        self.spawn(&args, None, &[])
     }
 
     pub fn kubeconfig(&self) -> PathBuf {

@@ -41,6 +41,7 @@ mod moves;
 mod nodes;
 mod offers;
 mod proxied;
+mod replicas;
 mod requests;
 mod restarts;
 mod rights;

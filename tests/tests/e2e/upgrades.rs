@@ -232,32 +232,52 @@ async fn c4_the_manifests_of_each_version_are_brought_to_those_of_now() {
         let namespace = format!("shoot--upgrade--{number}");
         let place = Place::empty(&seed, &shoot, &namespace).await.unwrap();
         place.settle().await.unwrap();
-        place.home.put(&Release::before().unwrap()).unwrap();
-        let mut approver = place.approver().unwrap();
-        let (machine, _agent) = came_in(&place, "00001").await;
-
-        // No conflict: whoever applied the one applies the other. And back again.
-        for up in [true, false] {
-            let release = if up {
-                install_seed(&seed).await.unwrap();
-                install_shoot(&shoot).await.unwrap();
-                Release::built().unwrap()
-            } else {
-                seed.kubectl_apply(&version.join("manifests/seed.yaml")).await.unwrap();
-                shoot
-                    .kubectl_apply(&version.join("manifests/shoot.yaml"))
-                    .await
-                    .unwrap();
-                Release::before().unwrap()
-            };
-            // What runs is at work under the manifests of the other version until it is replaced.
-            renews(&place, &machine, "manifests", up).await;
+        let apply_old = async || {
+            seed.kubectl_apply(&version.join("manifests/seed.yaml")).await.unwrap();
+            let shoots = version.join("manifests/shoot.yaml");
+            shoot.kubectl_apply(&shoots).await.unwrap();
+        };
+        // What is needed is there before the program that needs it, and goes after it. Without a build of the old version
+        // only the manifests are of it.
+        let old = Release::given().unwrap();
+        let began = match &old {
+            None => None,
+            Some(old) => {
+                place.home.put(old).unwrap();
+                let approver = place.approver().unwrap();
+                Some((approver, came_in(&place, "00001").await))
+            }
+        };
+        // No conflict: whoever applied the one applies the other.
+        install_seed(&seed).await.unwrap();
+        install_shoot(&shoot).await.unwrap();
+        let (machine, _agent) = if let Some((approver, (machine, agent))) = began {
+            renews(&place, &machine, "manifests", true).await;
             approver.stop().await.unwrap();
-            place.home.put(&release).unwrap();
-            approver = place.approver().unwrap();
-            renews(&place, &machine, "program", up).await;
-            came_in(&place, if up { "00002" } else { "00003" }).await;
-        }
+            (machine, agent)
+        } else {
+            let approver = place.approver().unwrap();
+            let came = came_in(&place, "00001").await;
+            approver.stop().await.unwrap();
+            came
+        };
+        place.home.put(&Release::built().unwrap()).unwrap();
+        let approver = place.approver().unwrap();
+        renews(&place, &machine, "program", true).await;
+        came_in(&place, "00002").await;
+
+        // And back again.
+        approver.stop().await.unwrap();
+        let Some(old) = &old else {
+            apply_old().await;
+            continue;
+        };
+        place.home.put(old).unwrap();
+        let _approver = place.approver().unwrap();
+        renews(&place, &machine, "program", false).await;
+        apply_old().await;
+        renews(&place, &machine, "manifests", false).await;
+        came_in(&place, "00003").await;
     }
 }
 
