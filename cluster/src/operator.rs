@@ -94,15 +94,23 @@ fn read(path: &Path) -> Result<(Kubeconfig, String), OperatorError> {
         path: path.display().to_string(),
         problem,
     };
-    let file = Kubeconfig::read_from(path).map_err(|e| problem(without_excerpt(&e)))?;
+    // The bytes first: if it is written in between, it is merely read once more.
     let mut bytes = std::fs::read(path).map_err(|e| problem(e.to_string()))?;
+    let file = Kubeconfig::read_from(path).map_err(|e| problem(without_excerpt(&e)))?;
     let clusters = file.clusters.iter().filter_map(|cluster| cluster.cluster.as_ref());
     let users = file.auth_infos.iter().filter_map(|user| user.auth_info.as_ref());
-    let named = clusters
-        .filter_map(|cluster| cluster.certificate_authority.as_ref())
-        .chain(users.flat_map(|user| [&user.client_certificate, &user.client_key].into_iter().flatten()));
-    for name in named {
-        bytes.extend(std::fs::read(name).map_err(|e| problem(format!("{name}, which it names: {e}")))?);
+    let cas = clusters.filter_map(|cluster| Some(("certificate-authority", cluster.certificate_authority.as_ref()?)));
+    let pairs = users.flat_map(|user| {
+        let certificate = user
+            .client_certificate
+            .as_ref()
+            .map(|name| ("client-certificate", name));
+        let key = user.client_key.as_ref().map(|name| ("client-key", name));
+        [certificate, key].into_iter().flatten()
+    });
+    for (field, name) in cas.chain(pairs) {
+        // What stands there is not shown: where data was meant, it is the key itself.
+        bytes.extend(std::fs::read(name).map_err(|e| problem(format!("the file that {field} names: {}", e.kind())))?);
     }
     Ok((file, sha256_hex(&bytes)))
 }
@@ -117,6 +125,9 @@ fn without_excerpt(error: &KubeconfigError) -> String {
             ),
             None => "not a kubeconfig: it cannot be read as YAML".to_owned(),
         },
+        KubeconfigError::LoadCertificateAuthority(_) => "its certificate-authority cannot be read".to_owned(),
+        KubeconfigError::LoadClientCertificate(_) => "its client-certificate cannot be read".to_owned(),
+        KubeconfigError::LoadClientKey(_) => "its client-key cannot be read".to_owned(),
         other => other.to_string(),
     }
 }

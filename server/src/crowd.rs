@@ -1,6 +1,7 @@
 //! How many requests of one identity are looked at. Whoever may make requests may make ten thousand, and each that is
 //! kept costs memory and time which other firewalls' requests wait for. What is over the limit is neither kept nor
-//! decided: the cluster's own cleaner takes it away, after an hour what is decided, after a day what is not.
+//! decided: the cluster's own cleaner takes it away, after an hour what is decided, after a day what is not. Only a key
+//! that was not seen yet is let in beside them: that there are two must not be hidden by a crowd.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,18 +10,26 @@ use kube::ResourceExt;
 use kube::runtime::watcher::Event;
 
 use contract::csr;
+use contract::key::Thumbprint;
 
-/// A firewall that renews a 10-minute certificate over and over stays below it.
-pub const PER_IDENTITY: usize = 64;
+use crate::core::decide::Requester;
 
-/// Which requests are kept, by the user who made them.
+/// An agent that is not answered gives up a request after 15 minutes: of those, 96 are there before the first is removed.
+pub const PER_IDENTITY: usize = 128;
+/// So many beside them, each with a key of its own.
+pub const KEYS: usize = 8;
+
+/// User name, and whether it is one of our identities: a name alone may be anybody's.
+type Identity = (String, bool);
+
+/// Which requests are kept, by who made them.
 #[derive(Default)]
 pub struct Crowd {
-    kept: HashMap<String, HashSet<String>>,
+    kept: HashMap<Identity, HashMap<String, Option<Thumbprint>>>,
     /// While everything is listed anew: what is still there.
-    listed: Option<HashSet<String>>,
+    listed: Option<HashSet<(Identity, String)>>,
     /// Of whom it was said that he makes too many.
-    told: HashSet<String>,
+    told: HashSet<Identity>,
 }
 
 impl Crowd {
@@ -34,21 +43,20 @@ impl Crowd {
             Event::InitApply(request) => {
                 let admitted = self.takes(request);
                 if let Some(listed) = self.listed.as_mut().filter(|_| admitted) {
-                    listed.insert(request.name_any());
+                    listed.insert((identity(request), request.name_any()));
                 }
                 admitted
             }
             Event::InitDone => {
                 if let Some(listed) = self.listed.take() {
-                    self.keep(|name| listed.contains(name));
+                    self.keep(&listed);
                 }
                 true
             }
             Event::Apply(request) => self.takes(request),
             Event::Delete(request) => {
-                let gone = request.name_any();
-                if let Some(kept) = self.kept.get_mut(user(request)) {
-                    kept.remove(&gone);
+                if let Some(kept) = self.kept.get_mut(&identity(request)) {
+                    kept.remove(&request.name_any());
                 }
                 true
             }
@@ -60,42 +68,59 @@ impl Crowd {
         if csr::is_canary(&request.spec.request.0) {
             return false;
         }
-        let user = user(request);
-        let kept = self.kept.entry(user.to_owned()).or_default();
+        let identity = identity(request);
+        let kept = self.kept.entry(identity.clone()).or_default();
         let name = request.name_any();
-        if kept.contains(&name) {
+        if kept.contains_key(&name) {
             return true;
         }
-        if kept.len() >= PER_IDENTITY {
-            if self.told.insert(user.to_owned()) {
-                tracing::warn!(
-                    requester = %user,
-                    "it has more than {PER_IDENTITY} requests for this signer: the others are not looked at before some of these are gone, and the cluster's cleaner removes them"
-                );
-            }
+        if kept.len() < PER_IDENTITY {
+            kept.insert(name, None);
+            return true;
+        }
+        if self.told.insert(identity.clone()) {
+            let firewall = csr::read(&request.spec.request.0).map(|read| read.firewall.to_string());
+            tracing::warn!(
+                requester = %identity.0,
+                firewall = firewall.unwrap_or_default(),
+                "it has more than {PER_IDENTITY} requests for this signer: the others are not looked at before some of these are gone, and the cluster's cleaner removes them"
+            );
+        }
+        if !identity.1 || kept.len() >= PER_IDENTITY + KEYS {
             return false;
         }
-        kept.insert(name);
+        // Read only now: whoever is in a crowd pays for it.
+        let Ok(key) = csr::read(&request.spec.request.0).map(|read| read.key.thumbprint()) else {
+            return false;
+        };
+        if kept.values().flatten().any(|known| *known == key) {
+            return false;
+        }
+        kept.insert(name, Some(key));
         true
     }
 
-    fn keep(&mut self, is_there: impl Fn(&str) -> bool) {
-        self.kept.retain(|_, names| {
-            names.retain(|name| is_there(name));
+    fn keep(&mut self, listed: &HashSet<(Identity, String)>) {
+        self.kept.retain(|identity, names| {
+            names.retain(|name, _| listed.contains(&(identity.clone(), name.clone())));
             !names.is_empty()
         });
         let kept = &self.kept;
         self.told
-            .retain(|user| kept.get(user).is_some_and(|names| names.len() >= PER_IDENTITY));
+            .retain(|identity| kept.get(identity).is_some_and(|names| names.len() >= PER_IDENTITY));
     }
 }
 
-fn user(request: &CertificateSigningRequest) -> &str {
-    request.spec.username.as_deref().unwrap_or_default()
+fn identity(request: &CertificateSigningRequest) -> Identity {
+    let user = request.spec.username.as_deref().unwrap_or_default();
+    let groups = request.spec.groups.as_deref().unwrap_or_default();
+    (user.to_owned(), Requester::of(user, groups) != Requester::Foreign)
 }
 
 #[cfg(test)]
 mod tests {
+    use contract::key::PrivateKey;
+    use contract::names::{self, FirewallName};
     use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
     use kube::api::ObjectMeta;
 
@@ -127,7 +152,7 @@ mod tests {
     #[test]
     fn of_a_flood_so_many_are_kept_and_nobody_else_is_held_up() {
         let mut crowd = full();
-        assert_eq!(crowd.kept.values().map(HashSet::len).sum::<usize>(), PER_IDENTITY);
+        assert_eq!(crowd.kept.values().map(HashMap::len).sum::<usize>(), PER_IDENTITY);
         assert!(crowd.admits(&Event::Apply(request("firewall", 0))));
         // What is kept goes on: it may have been decided.
         assert!(crowd.admits(&Event::Apply(request("thief", 3))));
@@ -161,5 +186,47 @@ mod tests {
         // A list in which nobody is left.
         assert!(crowd.admits(&Event::Init) && crowd.admits(&Event::InitDone));
         assert!(crowd.kept.is_empty() && crowd.told.is_empty());
+    }
+
+    /// As an API server stamps it on what comes with a bootstrap token of ours.
+    fn with_key(number: usize, key: &PrivateKey) -> CertificateSigningRequest {
+        let mut made = request(&format!("{}abcdef", names::BOOTSTRAP_USER_PREFIX), number);
+        let name = FirewallName::parse("fw").unwrap();
+        made.spec.request.0 = csr::write(&name, key).unwrap().into_bytes();
+        made.spec.groups = Some(vec![names::BOOTSTRAP_GROUP.into()]);
+        made
+    }
+
+    #[test]
+    fn a_crowd_hides_no_second_key() {
+        let (thief, machine) = (PrivateKey::generate().unwrap(), PrivateKey::generate().unwrap());
+        let mut crowd = Crowd::default();
+        let admitted = (0..3 * PER_IDENTITY).filter(|number| crowd.admits(&Event::Apply(with_key(*number, &thief))));
+        // One is let in because it is the first whose key was looked at.
+        assert_eq!(admitted.count(), PER_IDENTITY + 1);
+        assert!(crowd.admits(&Event::Apply(with_key(9_000, &machine))));
+        assert!(!crowd.admits(&Event::Apply(with_key(9_001, &machine))));
+        // Nor is that a way around the limit.
+        let keys = (0..3 * KEYS).filter(|number| {
+            let key = PrivateKey::generate().unwrap();
+            crowd.admits(&Event::Apply(with_key(10_000 + number, &key)))
+        });
+        assert_eq!(keys.count(), KEYS - 2);
+    }
+
+    #[test]
+    fn a_name_alone_takes_nobody_s_place() {
+        let key = PrivateKey::generate().unwrap();
+        let mut crowd = Crowd::default();
+        for number in 0..2 * PER_IDENTITY {
+            let mut without_our_group = with_key(number, &key);
+            without_our_group.spec.groups = None;
+            crowd.admits(&Event::Apply(without_our_group));
+        }
+        assert!(crowd.admits(&Event::Apply(with_key(9_000, &key))));
+        // Canaries are not kept at all.
+        let mut canary = request("firewall-approver", 0);
+        canary.spec.request.0 = csr::write_canary(&key).unwrap().into_bytes();
+        assert!(!crowd.admits(&Event::Apply(canary)));
     }
 }

@@ -17,6 +17,7 @@ use serde_json::json;
 
 use cluster::api::{call, call_opt};
 use cluster::client;
+use cluster::failure::{Class, Failure};
 use cluster::firewall::Firewall;
 use cluster::operator::Operator;
 
@@ -53,9 +54,10 @@ pub async fn export(export: &Export) -> anyhow::Result<()> {
     .await?;
 
     let end = tokio::time::Instant::now() + DEADLINE;
+    let told_before = firewall.annotations().get(names::SEED_ACCESS_STATE).cloned();
     let mut pending = false;
     loop {
-        let kubeconfig = handed_out(&client, namespace, &name).await?;
+        let kubeconfig = patiently(handed_out(&client, namespace, &name).await)?.flatten();
         if let Some(kubeconfig) = kubeconfig.filter(|now| before.as_ref() != Some(now)) {
             if works(&kubeconfig).await {
                 std::io::stdout().write_all(kubeconfig.as_bytes())?;
@@ -67,17 +69,18 @@ pub async fn export(export: &Export) -> anyhow::Result<()> {
             pending = true;
         }
         let what = format!("get Firewall {namespace}/{name}");
-        let firewall = call(what, firewalls.get(name.as_str())).await?;
-        let state = firewall.annotations().get(names::SEED_ACCESS_STATE);
+        let seen = patiently(call(what, firewalls.get(name.as_str())).await.map_err(Into::into))?;
+        let state = seen
+            .as_ref()
+            .and_then(|seen| seen.annotations().get(names::SEED_ACCESS_STATE));
+        let changed = state.is_some() && state != told_before.as_ref();
         match state.and_then(|told| state_of(told)) {
+            // Nothing is printed, and whoever would carry that away is told so by the exit code too.
             Some(State::Ready) if pending => {
-                let said =
-                    "nothing has to be carried: the firewall was told through its shoot, and has come in by itself\n";
-                std::io::stderr().write_all(said.as_bytes())?;
-                return Ok(());
+                bail!("nothing has to be carried: the firewall was told through its shoot, and has come in by itself")
             }
-            Some(State::Ready) | None => {}
-            Some(State::Waiting | State::Refused | State::Failing) => pending = true,
+            Some(State::Waiting | State::Refused | State::Failing) if changed => pending = true,
+            _ => {}
         }
         if tokio::time::Instant::now() > end {
             bail!(
@@ -87,6 +90,21 @@ pub async fn export(export: &Export) -> anyhow::Result<()> {
             );
         }
         tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// A server that is busy or away for a moment is asked again.
+fn patiently<T>(answer: anyhow::Result<T>) -> anyhow::Result<Option<T>> {
+    match answer {
+        Ok(answer) => Ok(Some(answer)),
+        Err(error)
+            if error
+                .downcast_ref::<Failure>()
+                .is_some_and(|failure| matches!(failure.class, Class::Unreachable | Class::Busy)) =>
+        {
+            Ok(None)
+        }
+        Err(error) => Err(error),
     }
 }
 

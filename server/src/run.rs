@@ -31,6 +31,7 @@ use crate::canary::{self, Canaries};
 use crate::crowd::Crowd;
 use crate::events::Events;
 use crate::gone::Sweeper;
+use crate::probe::ProbeError;
 use crate::seed::Seed;
 use crate::selftest::SelfTest;
 use crate::shoots::Shoots;
@@ -45,6 +46,7 @@ const SWEEP: Duration = Duration::from_secs(300);
 const GONE_AGAIN: Duration = Duration::from_secs(15);
 /// How often it is looked at where firewalls reach this seed, and at the approver's own kubeconfig.
 const SURROUNDINGS_AGAIN: Duration = Duration::from_secs(10);
+const PROBE_ATTEMPTS: u32 = 3;
 const ERROR_RETRY: Duration = Duration::from_secs(2);
 
 pub async fn run(run: Run) -> anyhow::Result<()> {
@@ -79,7 +81,7 @@ pub async fn run(run: Run) -> anyhow::Result<()> {
             CredentialKind::Token
         }
         BootstrapCredential::Auto => {
-            let chosen = probe::choose(&seed, &key).await;
+            let chosen = probe_patiently(&seed, &key).await;
             let (kind, why) = chosen.unwrap_or_else(|failure| {
                 (
                     CredentialKind::ServiceAccount,
@@ -94,6 +96,21 @@ pub async fn run(run: Run) -> anyhow::Result<()> {
     let mut workers = Workers::start(seed, key, kind, &run).await?;
     workers.watches.spawn(selftest.keep(run.poll_interval));
     workers.until_told_to_stop(&run, &elector).await
+}
+
+/// A kind that is chosen for an answer that did not come revokes what machines hold.
+async fn probe_patiently(
+    seed: &Seed,
+    key: &contract::token::SeedKey,
+) -> Result<(CredentialKind, String), cluster::failure::Failure> {
+    let mut attempts = 0;
+    loop {
+        attempts += 1;
+        match probe::choose(seed, key).await {
+            Err(_) if attempts < PROBE_ATTEMPTS => tokio::time::sleep(ERROR_RETRY).await,
+            chosen => return chosen,
+        }
+    }
 }
 
 /// Approvers for different namespaces do not stand in for one another.
@@ -282,7 +299,7 @@ impl Workers {
                 Some(ended) = self.workers.join_next() => return Err(ended_by_itself(ended)),
                 Some(ended) = self.watches.join_next() => return Err(ended_by_itself(ended)),
                 _ = sweep.tick() => self.approver.forget_the_gone(),
-                _ = probe_again.tick(), if run.bootstrap_credential == BootstrapCredential::Auto => self.probe().await,
+                _ = probe_again.tick() => self.probe(run.bootstrap_credential).await?,
             }
         }
         tracing::info!("told to stop");
@@ -302,7 +319,21 @@ impl Workers {
         Ok(())
     }
 
-    async fn probe(&self) {
+    async fn probe(&self, chosen: BootstrapCredential) -> anyhow::Result<()> {
+        match chosen {
+            BootstrapCredential::Auto => self.probe_for_auto().await,
+            BootstrapCredential::ServiceAccount => {}
+            // Where the policy does not hold any more, nobody else keeps a token from asking for more.
+            BootstrapCredential::Token => match probe::tokens_work(&self.approver.seed, &self.approver.key).await {
+                Err(error @ ProbeError::NotHeld(_)) => return Err(error.into()),
+                Err(error) => tracing::warn!(%error, "tried again in an hour"),
+                Ok(()) => {}
+            },
+        }
+        Ok(())
+    }
+
+    async fn probe_for_auto(&self) {
         let (kind, why) = match probe::choose(&self.approver.seed, &self.approver.key).await {
             Ok(chosen) => chosen,
             Err(failure) => {
@@ -326,7 +357,7 @@ impl Workers {
 async fn surroundings(approver: Arc<Approver>, run: Run) -> &'static str {
     loop {
         tokio::time::sleep(SURROUNDINGS_AGAIN).await;
-        match approver.seed.follow().await {
+        match approver.seed.follow(&run).await {
             Ok(followed) => {
                 if followed {
                     tracing::info!("the kubeconfig was written anew and works: gone on with it");

@@ -19,6 +19,9 @@ use cluster::lease::Leadership;
 use cluster::operator::{Operator, OperatorError};
 use contract::names;
 
+use crate::preflight::{self, PreflightError};
+use crate::selftest::{SelfTest, SelfTestError};
+
 #[derive(Debug, Error)]
 pub enum SeedError {
     #[error(transparent)]
@@ -39,6 +42,10 @@ pub enum SeedError {
     Ca(String),
     #[error(transparent)]
     Operator(#[from] OperatorError),
+    #[error(transparent)]
+    Rights(#[from] PreflightError),
+    #[error(transparent)]
+    Policies(#[from] SelfTestError),
     #[error(
         "it leads to another cluster (kube-system is {0}): start the approver anew if that is the seed to serve now"
     )]
@@ -109,9 +116,9 @@ impl Seed {
         Ok(true)
     }
 
-    /// Goes on with the access that the operator wrote since, if it works and leads to this very seed: everything that
-    /// is known is of this one. Says whether there was any.
-    pub async fn follow(&self) -> Result<bool, SeedError> {
+    /// Goes on with the access that the operator wrote since, if it leads to this very seed, where everything is of that
+    /// is known, has the rights, and is held by the policies. Says whether there was any.
+    pub async fn follow(&self, run: &crate::args::Run) -> Result<bool, SeedError> {
         let Some(candidate) = self.operator.changed().await? else {
             return Ok(false);
         };
@@ -122,6 +129,8 @@ impl Seed {
         if id != self.id {
             return Err(SeedError::AnotherSeed(id));
         }
+        preflight::check(&candidate.client, run).await?;
+        SelfTest::new(candidate.client.clone(), &run.namespaces).held().await?;
         self.operator.switch(candidate);
         Ok(true)
     }

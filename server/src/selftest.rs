@@ -2,6 +2,7 @@
 //! any Secret, Role and RoleBinding, anything of a Firewall, and approve any request of its signer. The policies that
 //! hold it go by the name of its ServiceAccount: under another name they are void, and nobody would notice.
 
+use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use contract::csr;
@@ -9,7 +10,7 @@ use contract::key::PrivateKey;
 use contract::names;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::core::v1::{Namespace, Secret};
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, Resource, ResourceExt};
@@ -30,6 +31,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const AGAIN: Duration = Duration::from_millis(500);
 /// While there is nothing yet to try one of them on.
 const INCOMPLETE: Duration = Duration::from_secs(60);
+/// So long something else than the policies may be in the way of a trial.
+const BLIND: Duration = Duration::from_secs(300);
 const NAME: &str = "firewall-approver-selftest";
 
 #[derive(Debug, Error)]
@@ -42,6 +45,15 @@ pub enum SelfTestError {
     NotHeld { passed: String, user: String },
     #[error("whether policy {policy} holds the approver could not be tried: {failure}")]
     Untried { policy: String, failure: Failure },
+}
+
+impl SelfTestError {
+    fn is_silence(&self) -> bool {
+        let Self::Untried { failure, .. } = self else {
+            return false;
+        };
+        matches!(failure.class, Class::Unreachable | Class::Busy | Class::Unauthenticated)
+    }
 }
 
 pub struct SelfTest {
@@ -71,33 +83,48 @@ impl SelfTest {
     /// Fails unless every policy is shown to hold. Says whether each could be tried.
     pub async fn held(&mut self) -> Result<bool, SelfTestError> {
         let end = Instant::now() + PATIENCE;
+        // Since when forbidden writes have passed without a break: once may be a policy that is being replaced.
+        let mut passing: Option<Instant> = None;
         loop {
+            let began = Instant::now();
             match self.round().await {
                 Ok(complete) => return Ok(complete),
+                Err(error @ SelfTestError::NotHeld { .. }) => {
+                    if passing.is_some_and(|since| since.elapsed() >= PATIENCE) {
+                        return Err(error);
+                    }
+                    passing.get_or_insert(began);
+                }
                 Err(error) if Instant::now() >= end => return Err(error),
-                Err(_) => tokio::time::sleep(AGAIN).await,
+                Err(_) => passing = None,
             }
+            tokio::time::sleep(AGAIN).await;
         }
     }
 
     /// Tries again and again; ends when something passes that is forbidden.
     pub async fn keep(mut self, every: Duration) -> &'static str {
         let mut complete = false;
-        let mut failing = false;
+        let mut blind: Option<Instant> = None;
         loop {
             tokio::time::sleep(if complete { every } else { every.min(INCOMPLETE) }).await;
             match self.held().await {
-                Ok(tried_all) => (complete, failing) = (tried_all, false),
+                Ok(tried_all) => (complete, blind) = (tried_all, None),
                 Err(error @ SelfTestError::NotHeld { .. }) => {
                     tracing::error!(%error, "the self-test of the policies");
                     return "self-test of the policies";
                 }
                 // A seed that does not answer takes no forbidden write either.
+                Err(error) if error.is_silence() => tracing::debug!(%error, "tried again"),
                 Err(error) => {
-                    if !failing {
+                    let since = *blind.get_or_insert_with(|| {
                         tracing::warn!(%error, "tried again");
+                        Instant::now()
+                    });
+                    if since.elapsed() >= BLIND {
+                        tracing::error!(%error, "the self-test of the policies could not tell for too long");
+                        return "self-test of the policies";
                     }
-                    failing = true;
                 }
             }
         }
@@ -114,6 +141,10 @@ impl SelfTest {
             let policy = format!("{}-{policy}", names::APPROVER);
             match answer {
                 Ok(()) => passed.push(format!("{policy} should have refused to {what}")),
+                // It has passed every policy.
+                Err(failure) if failure.is(Class::AlreadyExists) => {
+                    passed.push(format!("{policy} should have refused to {what}"));
+                }
                 Err(failure) if is_of(&failure, &policy) => {}
                 Err(failure) => untried = Some(SelfTestError::Untried { policy, failure }),
             }
@@ -129,15 +160,19 @@ impl SelfTest {
 
     /// What is of no firewall: with our label, so that the label alone is not what is refused.
     async fn writes(&self) -> Vec<Trial> {
-        let served = self.namespaces.first().map_or("default", String::as_str);
-        let meta = json!({ "name": NAME, "labels": { names::MANAGED_BY_LABEL: names::APPROVER } });
+        let served = self.served().await;
+        let served = served.as_str();
+        // Of a name that nobody can have taken beforehand.
+        let name = format!("{NAME}-{}", salt());
+        let meta = json!({ "name": name, "labels": { names::MANAGED_BY_LABEL: names::APPROVER } });
         let group = "rbac.authorization.k8s.io";
         let secret = json!({ "metadata": meta, "type": "Opaque" });
-        let everything = json!([{ "apiGroups": ["*"], "resources": ["*"], "verbs": ["*"] }]);
-        let role = json!({ "metadata": meta, "rules": everything });
+        // Nothing that a policy of somebody else's would mind: it is a firewall's Role but for its name.
+        let harmless = json!([{ "apiGroups": [names::API_GROUP], "resources": ["firewalls"], "verbs": ["get"] }]);
+        let role = json!({ "metadata": meta, "rules": harmless });
         let binding = json!({
             "metadata": meta,
-            "roleRef": { "apiGroup": group, "kind": "Role", "name": NAME },
+            "roleRef": { "apiGroup": group, "kind": "Role", "name": name },
             "subjects": [{ "apiGroup": group, "kind": "Group", "name": "system:authenticated" }],
         });
         let (tokens, secrets, roles, bindings) = tokio::join!(
@@ -149,12 +184,25 @@ impl SelfTest {
         vec![tokens, secrets, roles, bindings]
     }
 
+    /// A namespace that the approver works on. In one that is going nothing can be made.
+    async fn served(&self) -> String {
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        for name in &self.namespaces {
+            let found = call(format!("get Namespace {name}"), namespaces.get(name)).await;
+            if found.is_ok_and(|namespace| namespace.metadata.deletion_timestamp.is_none()) {
+                return name.clone();
+            }
+        }
+        "default".to_owned()
+    }
+
     async fn create<K>(&self, policy: &'static str, namespace: &str, object: &Value) -> Trial
     where
         K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>,
         K: Clone + std::fmt::Debug + Serialize + DeserializeOwned,
     {
-        let what = format!("create {} {namespace}/{NAME}, which is of no firewall", K::kind(&()));
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        let what = format!("create {} {namespace}/{name}, which is of no firewall", K::kind(&()));
         let answer = match serde_json::from_value::<K>(object.clone()) {
             Ok(object) => {
                 let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
@@ -217,7 +265,7 @@ impl SelfTest {
                 continue;
             };
             let what = format!("label Firewall {namespace}/{name}");
-            let label = json!({ "metadata": { "labels": { NAME: "true" } } });
+            let label = json!({ "metadata": { "labels": { NAME: salt() } } });
             let params = PatchParams {
                 dry_run: true,
                 ..PatchParams::default()
@@ -282,6 +330,11 @@ pub fn dry_run() -> PostParams {
         dry_run: true,
         ..PostParams::default()
     }
+}
+
+/// Another one each time: what stands there already is no change, and no policy minds that.
+fn salt() -> String {
+    format!("{:016x}", RandomState::new().hash_one(NAME))
 }
 
 fn malformed(what: &str, error: &dyn std::fmt::Display) -> Failure {

@@ -67,9 +67,34 @@ where
             }
             watcher::Event::Delete(object) => gone(object),
             _ => {}
+        });
+    (Controller::for_stream(kept(events), store), Complete(completed))
+}
+
+/// What was applied, as soon as the cache has it: of a list that is only at its end, and whoever is woken before finds
+/// nothing.
+fn kept<K: Send + 'static>(
+    events: impl Stream<Item = watcher::Result<watcher::Event<K>>> + Send,
+) -> impl Stream<Item = watcher::Result<K>> + Send {
+    let mut listed = Vec::new();
+    events
+        .map_ok(move |event| {
+            let now = match event {
+                watcher::Event::Init => {
+                    listed.clear();
+                    Vec::new()
+                }
+                watcher::Event::InitApply(object) => {
+                    listed.push(object);
+                    Vec::new()
+                }
+                watcher::Event::InitDone => std::mem::take(&mut listed),
+                watcher::Event::Apply(object) => vec![object],
+                watcher::Event::Delete(_) => Vec::new(),
+            };
+            stream::iter(now.into_iter().map(Ok))
         })
-        .applied_objects();
-    (Controller::for_stream(events, store), Complete(completed))
+        .try_flatten()
 }
 
 /// Tells when a watch has brought all there is.

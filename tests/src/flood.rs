@@ -236,6 +236,8 @@ pub async fn make(client: &Client, signer: &str, request: &str) -> Result<(), ku
             request: ByteString(request.as_bytes().to_vec()),
             signer_name: signer.into(),
             usages: Some(vec!["digital signature".into(), "client auth".into()]),
+            // As the agent asks: for our signer, the first are approved.
+            expiration_seconds: Some(30 * 24 * 3600),
             ..CertificateSigningRequestSpec::default()
         },
         status: None,

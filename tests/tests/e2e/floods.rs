@@ -7,10 +7,8 @@ use anyhow::ensure;
 use contract::csr;
 use contract::key::PrivateKey;
 use contract::names::{self, FirewallName};
-use futures::future::try_join_all;
-use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
-use kube::api::{DeleteParams, ListParams};
-use kube::{Api, Client, ResourceExt};
+use futures::{StreamExt, TryStreamExt, stream};
+use kube::Client;
 use tests::flood::{decided, make};
 use tests::harness::{client_from, eventually};
 use tests::world::{Place, own_seed, shoot_cluster};
@@ -18,7 +16,8 @@ use tests::world::{Place, own_seed, shoot_cluster};
 use crate::moves::{EVENTUALLY, came_in};
 use crate::support::client_of;
 
-const KEPT: usize = 64;
+/// And one more, the first whose key was looked at.
+const KEPT: usize = 128;
 
 /// Which of the API server's levels a client's requests are in.
 async fn flow_schema(client: &Client) -> anyhow::Result<String> {
@@ -41,12 +40,13 @@ async fn p30_of_one_identity_so_many_requests_are_decided_and_no_more_while_othe
     let name = FirewallName::parse(&stolen.firewall).unwrap();
     let request = csr::write(&name, &PrivateKey::generate().unwrap()).unwrap();
 
-    try_join_all((0..4 * KEPT).map(|_| make(&thief, names::SIGNER, &request)))
-        .await
-        .unwrap();
-    eventually("as many as are kept are decided", EVENTUALLY, || async {
+    // More at once, and the API server itself says no.
+    let made = stream::iter(0..3 * KEPT).map(|_| make(&thief, names::SIGNER, &request));
+    let made: Result<Vec<()>, kube::Error> = made.buffer_unordered(32).try_collect().await;
+    made.unwrap();
+    eventually("the first of them are decided", EVENTUALLY, || async {
         let decided = decided(&seed, &request).await?;
-        ensure!(decided == KEPT, "{decided}");
+        ensure!(decided > 3, "{decided}");
         Ok(())
     })
     .await
@@ -54,29 +54,14 @@ async fn p30_of_one_identity_so_many_requests_are_decided_and_no_more_while_othe
     let (other, _agent) = came_in(&place, "00001").await;
     // Two lists later.
     tokio::time::sleep(Duration::from_secs(11)).await;
-    assert_eq!(decided(&seed, &request).await.unwrap(), KEPT);
+    assert!(decided(&seed, &request).await.unwrap() <= KEPT + 1);
     let log = place.home.log();
-    assert_eq!(log.matches("more than 64 requests").count(), 1, "{log}");
+    assert_eq!(log.matches("more than 128 requests").count(), 1, "{log}");
+    assert!(log.contains(&format!("\"firewall\":\"{}\"", stolen.firewall)), "{log}");
 
-    // As the cluster's cleaner does, by and by.
-    let requests: Api<CertificateSigningRequest> = Api::all(seed.client().await.unwrap());
-    let all = requests.list(&ListParams::default()).await.unwrap();
-    let over = all.iter().filter(|r| {
-        r.spec.request.0 == request.as_bytes() && r.status.as_ref().is_some_and(|s| s.conditions.is_some())
-    });
-    for one in over.take(10) {
-        requests
-            .delete(&one.name_any(), &DeleteParams::default())
-            .await
-            .unwrap();
-    }
-    eventually("others are decided in their place", EVENTUALLY, || async {
-        let decided = decided(&seed, &request).await?;
-        ensure!(decided == KEPT, "{decided}");
-        Ok(())
-    })
-    .await
-    .unwrap();
+    // The machine itself comes last, and it is not hidden by the crowd that there are two keys.
+    let _machine = stolen.start().unwrap();
+    place.await_reason(&stolen.firewall, "TwoKeys").await.unwrap();
 
     // Whatever they hold, firewalls are in queues of their own.
     let schemas = seed

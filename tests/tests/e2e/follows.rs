@@ -4,6 +4,9 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::ensure;
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use contract::key::PrivateKey;
 use tests::harness::{Cluster, eventually};
 use tests::programs::{ApproverHome, Pod};
 use tests::world::{Place, own_seed, seed, shoot_cluster};
@@ -71,11 +74,36 @@ async fn d4_a_kubeconfig_that_is_broken_refused_or_of_another_seed_changes_nothi
 
     let token = token_of(&good).unwrap();
     let in_the_token = good.find(&token).unwrap() + token.len() - 5;
+    let key = BASE64_STANDARD.encode(PrivateKey::generate().unwrap().to_pem().as_str());
+    let misplaced = format!("{{\"client-key\": \"{key}\", ");
+    let misplaced = good.replacen("{\"token\":", &format!("{misplaced}\"token\":"), 1);
+    assert_ne!(misplaced, good);
+    let may = [
+        "create",
+        "clusterrole",
+        "follows",
+        "--verb=get",
+        "--resource=namespaces",
+    ];
+    place.seed.kubectl_ok(&may).await.unwrap();
+    let bound = [
+        "create",
+        "clusterrolebinding",
+        "follows",
+        "--clusterrole=follows",
+        "--user=follows",
+    ];
+    place.seed.kubectl_ok(&bound).await.unwrap();
+    let other = place.seed.kubeconfig_for("follows", &[]).unwrap();
+    let admin = place.seed.admin_kubeconfig();
     for (what, text, why) in [
         ("cut off", &good[..in_the_token], "cut off"),
         ("empty", "", "kubeconfig"),
         ("refused", &refused, "does not accept our credential"),
         ("another seed's", &elsewhere, "leads to another cluster"),
+        ("a key where a file was meant", &misplaced, "that client-key names"),
+        ("of other rights", &other, "lacks permissions"),
+        ("held by no policy", &admin, "do not hold the approver"),
         (
             "without a CA",
             &good.replace("certificate-authority-data", "some-data"),
@@ -90,6 +118,7 @@ async fn d4_a_kubeconfig_that_is_broken_refused_or_of_another_seed_changes_nothi
         println!("{what}: {line}");
         assert!(line.contains(why), "{what}: {line}");
     }
+    assert!(!place.home.log().contains(&key[100..140]));
     // Nor is any part of the file shown of what cannot be read.
     assert!(!place.home.log().contains(&token[token.len() - 20..token.len() - 5]));
     let (_machine, _agent) = came_in(&place, "00001").await;
