@@ -225,6 +225,7 @@ pub async fn keep(approver: Arc<Approver>) -> &'static str {
                 approver.is_news("canary", "");
             }
             Err(error) => {
+                approver.canaries.known().core.failed();
                 approver.words.say("signer", error.health());
                 // The name of the request is another each time.
                 if failures == 0 {

@@ -53,14 +53,8 @@ impl Served {
         };
         // The leader's check is pushed here.
         let mut checks = vec![Check::new("start", Health::Good)];
-        checks.extend(
-            approver
-                .pulses
-                .iter()
-                .map(|pulse| Check::new(format!("watch/{}", pulse.name), pulse.watch().health())),
-        );
-        let checks_of_seed = approver.words.checks();
-        checks.extend(checks_of_seed);
+        checks.extend(watches(approver));
+        checks.extend(approver.words.checks());
         checks.extend(approver.canaries.checks(Timestamp::now()));
         checks.extend(shoots(approver));
         checks
@@ -117,6 +111,19 @@ impl Words {
     }
 }
 
+/// One check for each kind of object, in however many namespaces it is watched.
+fn watches(approver: &Approver) -> Vec<Check> {
+    let mut kinds: Vec<Check> = Vec::new();
+    for pulse in &approver.pulses {
+        let check = Check::new(format!("watch/{}", pulse.name), pulse.watch().health());
+        match kinds.iter_mut().find(|kind| kind.name == check.name) {
+            Some(kind) => kind.health = std::mem::replace(&mut kind.health, Health::Good).or_worse(check.health),
+            None => kinds.push(check),
+        }
+    }
+    kinds
+}
+
 /// One check for each namespace with Firewalls whose shoot can be known.
 fn shoots(approver: &Approver) -> Vec<Check> {
     let there = there(approver);
@@ -128,14 +135,12 @@ fn shoots(approver: &Approver) -> Vec<Check> {
     }
     for ((namespace, _), known) in approver.fleet.known(|id| there.contains(id)) {
         let Some((reason, why)) = known.closed else { continue };
+        let closed = match reason {
+            Reason::ShootUnreachable => Health::Away(why),
+            _ => Health::Broken(why),
+        };
         let health = shoots.entry(namespace).or_insert(Health::Good);
-        // What the watch says is more to the point.
-        if *health == Health::Good {
-            *health = match reason {
-                Reason::ShootUnreachable => Health::Away(why),
-                _ => Health::Broken(why),
-            };
-        }
+        *health = std::mem::replace(health, Health::Good).or_worse(closed);
     }
     let checks = shoots.into_iter();
     checks

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cluster::count::Kind;
@@ -26,7 +27,8 @@ const REQUEST_SECONDS: [f64; 10] = [0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 6
 const RECOVERY_SECONDS: [f64; 10] = [0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 600.0, 3600.0, 86_400.0];
 
 type Labels = Vec<(&'static str, String)>;
-type Gauges = Family<Labels, Gauge<f64, std::sync::atomic::AtomicU64>>;
+type Number = Gauge<f64, AtomicU64>;
+type Gauges = Family<Labels, Number>;
 
 /// What is counted as it happens.
 #[derive(Clone)]
@@ -200,7 +202,7 @@ impl Standings {
             "approved_not_issued_age",
             "How long the oldest approved certificate request has been waiting for its certificate; 0 if none is",
             Unit::Seconds,
-            gauges([(Vec::new(), self.oldest_not_issued)]),
+            one(self.oldest_not_issued),
         );
         let canaries = self.canaries.iter();
         registry.register(
@@ -258,6 +260,12 @@ fn gauges(values: impl IntoIterator<Item = (Labels, f64)>) -> Gauges {
         family.get_or_create(&labels).set(value);
     }
     family
+}
+
+fn one(value: f64) -> Number {
+    let gauge = Number::default();
+    gauge.set(value);
+    gauge
 }
 
 fn number(many: usize) -> f64 {

@@ -122,3 +122,58 @@ fn class(error: &watcher::Error) -> Class {
         _ => Class::Busy,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Secret;
+    use kube::api::ObjectMeta;
+
+    use super::*;
+
+    fn secret(name: &str) -> Secret {
+        Secret {
+            metadata: ObjectMeta {
+                namespace: Some("shoot--a--b".into()),
+                name: Some(name.into()),
+                ..ObjectMeta::default()
+            },
+            ..Secret::default()
+        }
+    }
+
+    #[test]
+    fn e1_only_what_the_server_said_is_a_sign_of_life() {
+        let pulse = Pulse::new("states", Duration::from_secs(1));
+        assert!(!pulse.watch().listed);
+        pulse.feel::<Secret>(&Err(watcher::Error::NoResourceVersion));
+        // Nobody was asked yet.
+        pulse.feel::<Secret>(&Ok(Event::Init));
+        assert!(pulse.watch().failed.is_some_and(|(_, class)| class == Class::Busy));
+        pulse.feel(&Ok(Event::InitApply(secret("a"))));
+        assert!(pulse.watch().failed.is_none() && !pulse.watch().listed);
+        pulse.feel::<Secret>(&Ok(Event::InitDone));
+        assert!(pulse.watch().listed);
+        pulse.feel::<Secret>(&Err(watcher::Error::NoResourceVersion));
+        pulse.feel(&Ok(Event::Apply(secret("a"))));
+        assert!(pulse.watch().failed.is_none());
+    }
+
+    #[test]
+    fn what_waits_is_counted_once_until_it_is_looked_at_or_gone() {
+        let pulse = Pulse::queued("firewalls", Duration::from_secs(1));
+        let depth = || pulse.depth(|_| true);
+        pulse.queue(&Event::InitApply(secret("a")));
+        pulse.queue(&Event::Apply(secret("a")));
+        pulse.queue(&Event::Apply(secret("b")));
+        pulse.waits("shoot--a--b/a");
+        assert_eq!(depth(), 2);
+        pulse.taken("shoot--a--b/a");
+        assert_eq!(depth(), 1);
+        pulse.queue(&Event::Delete(secret("b")));
+        assert_eq!(depth(), 0);
+        // Somebody was woken who does not exist.
+        pulse.waits("shoot--a--b/nobody");
+        assert_eq!(pulse.depth(|object| object != "shoot--a--b/nobody"), 0);
+        assert_eq!(depth(), 0);
+    }
+}

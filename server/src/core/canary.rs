@@ -182,6 +182,11 @@ impl Canaries {
         self.made = Some(now);
     }
 
+    /// It was not: another is due, as soon as whoever makes them thinks fit.
+    pub fn failed(&mut self) {
+        self.made = None;
+    }
+
     /// When the next canary is to be made. After something happened it is as long again as that is ago: what follows
     /// from it soon is seen soon, and it costs few requests.
     pub fn due(&self) -> Timestamp {

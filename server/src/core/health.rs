@@ -26,6 +26,16 @@ pub enum Health {
     Broken(String),
 }
 
+impl Health {
+    /// Of two sides of one thing the worse.
+    pub fn or_worse(self, other: Self) -> Self {
+        match (&self, &other) {
+            (Self::Broken(_), _) | (Self::Away(_), Self::Good | Self::Away(_)) | (Self::Good, Self::Good) => self,
+            _ => other,
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
     /// `kind`, or `kind/which`.
@@ -65,7 +75,10 @@ impl Watch {
     pub fn health(&self) -> Health {
         let quiet = self.quiet.as_secs();
         if let Some((_, class)) = self.failed.filter(|(ago, _)| *ago < FAILED_LATELY) {
-            return failing(class, &format!("{}, for {quiet} s", class.words()));
+            return failing(
+                class,
+                &format!("{}; the last event or list is {quiet} s old", class.words()),
+            );
         }
         if self.quiet > self.poll + LIST {
             return Health::Away(format!("neither an event nor a list for {quiet} s"));

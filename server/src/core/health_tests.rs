@@ -82,6 +82,20 @@ fn e2_what_may_come_back_is_told_apart_from_what_will_not() {
 }
 
 #[test]
+fn e2_of_several_sides_of_one_thing_the_worst_is_told() {
+    let all = [
+        Health::Good,
+        Health::Away("away".into()),
+        Health::Broken("broken".into()),
+    ];
+    for (rank, one) in all.iter().enumerate() {
+        for (other_rank, other) in all.iter().enumerate() {
+            assert_eq!(one.clone().or_worse(other.clone()), all[rank.max(other_rank)]);
+        }
+    }
+}
+
+#[test]
 fn e3_e4_what_fails_is_named_with_its_reason_and_nobody_else_is_blamed() {
     let mut checks = checks();
     checks[3].health = Health::Away("the server cannot be reached\n[+]forged ok".into());
