@@ -19,7 +19,8 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use thiserror::Error;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
 use tower_http::limit::RequestBodyLimitLayer;
 use tower_http::timeout::TimeoutLayer;
@@ -105,11 +106,11 @@ async fn accept(listener: TcpListener, router: Router) {
         {
             oldest.abort();
         }
-        connections.push_back(tokio::spawn(serve(stream, router.clone())).abort_handle());
+        connections.push_back(tokio::spawn(serve(stream, router.clone(), CONNECTION_LIFE)).abort_handle());
     }
 }
 
-async fn serve(stream: TcpStream, router: Router) {
+async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router, life: Duration) {
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADERS_WITHIN)
@@ -118,7 +119,7 @@ async fn serve(stream: TcpStream, router: Router) {
         .keep_alive(false)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     // Whoever broke it off knows, and nobody else is concerned.
-    let _ = tokio::time::timeout(CONNECTION_LIFE, connection).await;
+    let _ = tokio::time::timeout(life, connection).await;
 }
 
 type Pairs = Query<Vec<(String, String)>>;
@@ -164,4 +165,25 @@ fn response(status: StatusCode, content_type: &'static str, body: String) -> Res
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
     ];
     (status, headers, Body::from(body)).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn whoever_does_not_read_the_answer_holds_a_connection_for_its_life_only() {
+        // The answer does not fit into what is on the way.
+        let (mut client, server) = tokio::io::duplex(64);
+        let life = Duration::from_millis(200);
+        let served = tokio::spawn(serve(server, router(Arc::new(Served::new())), life));
+        let request = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
+        client.write_all(request).await.unwrap();
+        tokio::time::timeout(Duration::from_secs(10), served)
+            .await
+            .expect("it is still open")
+            .unwrap();
+    }
 }
