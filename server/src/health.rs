@@ -172,7 +172,13 @@ fn gather(approver: &Approver, standings: &mut Standings) {
         *standings.verdicts.entry(verdict).or_default() += 1;
     }
     let requests = approver.requests.state();
-    let waiting = requests.iter().filter_map(|request| not_issued_since(request));
+    let served = |request: &CertificateSigningRequest| {
+        let read = contract::csr::read(&request.spec.request.0);
+        read.is_ok_and(|read| there.iter().any(|(_, name)| name == read.firewall.as_str()))
+    };
+    let waiting = requests
+        .iter()
+        .filter_map(|request| not_issued_since(request).filter(|_| served(request)));
     standings.oldest_not_issued = waiting.map(|since| seconds(since, now)).fold(0.0, f64::max);
     standings.canaries = approver.canaries.accepted(now);
     for pulse in &approver.pulses {
