@@ -6,7 +6,7 @@ set -eu
 # Debian has programs for administrators where not every user looks.
 PATH=$PATH:/usr/sbin
 missing=
-for tool in strace faketime haproxy; do
+for tool in strace faketime haproxy prometheus; do
 	command -v "$tool" >/dev/null 2>&1 || missing="$missing $tool"
 done
 [ -n "$missing" ] || exit 0

@@ -7,15 +7,17 @@ use std::time::Duration;
 
 use contract::kubeconfig::{Credential, Kubeconfig};
 use http::Uri;
-use kube::client::Body;
+use kube::client::{Body, ClientBuilder};
 use kube::config::AuthInfo;
 use kube::{Client, Config};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use secrecy::{ExposeSecret, SecretString};
 use thiserror::Error;
+use tower::layer::layer_fn;
 use tower::{BoxError, service_fn};
 
+use crate::count::Counted;
 use crate::failure::Failure;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -102,7 +104,7 @@ pub(crate) fn build(mut config: Config) -> kube::Result<Client> {
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     // A call that a busy server refuses comes back at once; who asked knows better when to ask again.
     config.default_retry = false;
-    Client::try_from(config)
+    Ok(ClientBuilder::try_from(config)?.with_layer(&layer_fn(Counted)).build())
 }
 
 fn certificates(pem: &str) -> Result<Vec<Vec<u8>>, String> {

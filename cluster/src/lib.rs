@@ -1,9 +1,10 @@
 //! How to talk to a cluster: the one place that makes a client, the one that tells its failures apart, the deadline
-//! that every call has, and upstream's types as far as we read them. Decides nothing.
+//! that every call has, the count of what was asked, and upstream's types as far as we read them. Decides nothing.
 
 pub mod api;
 pub mod client;
 pub mod clock;
+pub mod count;
 pub mod failure;
 pub mod firewall;
 pub mod lease;

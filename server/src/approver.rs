@@ -21,7 +21,11 @@ use cluster::firewall::Firewall;
 
 use crate::canary::Canaries;
 use crate::events::Events;
+use crate::fleet::Fleet;
 use crate::handover::Told;
+use crate::health::Words;
+use crate::metrics::Metrics;
+use crate::pulse::Pulse;
 use crate::seed::Seed;
 use crate::shoots::Shoots;
 use crate::state::{State, StateError};
@@ -59,6 +63,11 @@ pub struct Approver {
     pub written: Mutex<HashMap<String, (State, Instant)>>,
     /// What was handed out, by namespace and firewall, so that it is read once and not at each look.
     pub handed_out: Mutex<HashMap<(String, String), HandedOut>>,
+    /// Of each watch of the seed.
+    pub pulses: Vec<Pulse>,
+    pub fleet: Fleet,
+    pub words: Words,
+    pub metrics: Metrics,
     /// What was last said of an object, as a fingerprint.
     pub said: Mutex<HashMap<String, u64>>,
 }
@@ -80,6 +89,20 @@ impl Approver {
     pub async fn ready(&self) {
         for complete in &self.complete {
             complete.wait().await;
+        }
+    }
+
+    /// A worker looks at this object (`namespace/name`) now.
+    pub fn taken(&self, watch: &str, object: &str) {
+        for pulse in self.pulses.iter().filter(|pulse| pulse.name == watch) {
+            pulse.taken(object);
+        }
+    }
+
+    /// A worker was told to look at it.
+    pub fn waits(&self, watch: &str, object: &str) {
+        if let Some(pulse) = self.pulses.iter().find(|pulse| pulse.name == watch) {
+            pulse.waits(object);
         }
     }
 

@@ -1,5 +1,6 @@
 //! The command line. Every flag can be given as an environment variable too; none of them is a secret.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -84,6 +85,15 @@ pub struct Run {
     /// How often everything is looked at although nothing told of a change (1s to 1h).
     #[arg(long, env = "FIREWALL_APPROVER_POLL_INTERVAL", default_value = "5m", value_parser = interval, value_name = "TIME")]
     pub poll_interval: Duration,
+
+    /// Where health and metrics are served over HTTP: /healthz, /readyz, /metrics.
+    #[arg(
+        long,
+        env = "FIREWALL_APPROVER_LISTEN",
+        default_value = "[::]:8080",
+        value_name = "ADDRESS:PORT"
+    )]
+    pub listen: SocketAddr,
 
     /// How log lines look.
     #[arg(long, env = "FIREWALL_APPROVER_LOG_FORMAT", value_enum, default_value = "json")]

@@ -28,6 +28,7 @@ use cluster::failure::{Class, Failure};
 
 use crate::approver::Approver;
 use crate::core::canary::{self as core, Answer, Issuers, UNLISTED};
+use crate::core::health::{self, Check, Health};
 use crate::evidence::condition;
 use crate::requests::{self, RequestError};
 use crate::seed::Endpoint;
@@ -62,6 +63,17 @@ pub enum CanaryError {
     NotSigned(String),
     #[error("CertificateSigningRequest {0}: {1}")]
     Certificate(String, cert::CertificateError),
+}
+
+impl CanaryError {
+    fn health(&self) -> Health {
+        match self {
+            Self::Call(failure) | Self::Approval(RequestError::Call(_, failure)) => {
+                health::failing(failure.class, &format!("{}: {}", failure.what, failure.class.words()))
+            }
+            other => Health::Away(other.to_string()),
+        }
+    }
 }
 
 /// What is known of the issuers of this seed.
@@ -131,6 +143,27 @@ impl Canaries {
         }
     }
 
+    pub fn checks(&self, now: Timestamp) -> Vec<Check> {
+        let known = self.known();
+        known
+            .core
+            .tried(now)
+            .filter_map(|tried| health::canary(&tried, now))
+            .collect()
+    }
+
+    /// Whether each issuer's canary was let in when it asked last.
+    pub fn accepted(&self, now: Timestamp) -> BTreeMap<String, bool> {
+        let known = self.known();
+        let tried = known.core.tried(now);
+        tried
+            .map(|tried| {
+                let accepted = tried.accepted.is_some() && tried.refused.is_none() && !tried.dead;
+                (health::short(tried.issuer).to_owned(), accepted)
+            })
+            .collect()
+    }
+
     pub fn issuers(&self) -> Issuers {
         self.known().core.issuers()
     }
@@ -188,9 +221,12 @@ pub async fn keep(approver: Arc<Approver>) -> &'static str {
         match make(&approver).await {
             Ok(()) => {
                 failures = 0;
+                approver.words.say("signer", Health::Good);
                 approver.is_news("canary", "");
             }
             Err(error) => {
+                approver.canaries.known().core.failed();
+                approver.words.say("signer", error.health());
                 // The name of the request is another each time.
                 if failures == 0 {
                     tracing::warn!(%error, "no canary could be made; until there is one, nobody sees whether the seed still accepts its CA's certificates");

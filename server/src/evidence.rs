@@ -160,6 +160,12 @@ pub fn shrink(csr: &mut CertificateSigningRequest) {
     }
 }
 
+/// Whether one of our identities made it.
+pub fn is_firewalls(csr: &CertificateSigningRequest) -> bool {
+    let groups = csr.spec.groups.as_deref().unwrap_or_default();
+    Requester::of(csr.spec.username.as_deref().unwrap_or_default(), groups) != Requester::Foreign
+}
+
 pub fn condition<'a>(
     csr: &'a CertificateSigningRequest,
     type_: &str,

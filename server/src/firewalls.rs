@@ -28,6 +28,7 @@ use crate::credential::CredentialError;
 use crate::handover::{self, HandoverError, Sending};
 use crate::lifeline;
 use crate::provision::Provision;
+use crate::pulse::key;
 use crate::shoots::{Closed, Monitor};
 use crate::sight::{ShootSide, Sight};
 use crate::state::StateError;
@@ -65,6 +66,7 @@ pub async fn reconcile(
     approver: Arc<Approver>,
 ) -> Result<Action, FirewallError> {
     approver.ready().await;
+    approver.taken("firewalls", &key(&*guard));
     let firewall = match &guard.0 {
         Ok(firewall) => firewall,
         Err(error) => {
@@ -190,6 +192,10 @@ impl<'a> Worker<'a> {
             }
         }
         self.approver.remember_handed_out(&self.namespace, &name, handed_out);
+        let closed = side.closed.clone();
+        self.approver
+            .fleet
+            .learn(&self.namespace, &name, &advanced.record, advanced.verdict, closed);
         let stands = Stands {
             name: &name,
             object: &self.object,

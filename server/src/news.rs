@@ -44,10 +44,14 @@ impl News<'_> {
         let pending = |record: &Record| record.handover.as_ref().map(|pending| pending.reason.clone());
         match (before.and_then(pending), pending(after)) {
             (None, Some(reason)) => {
+                self.approver.metrics.hands_over(&reason);
                 tracing::warn!(%firewall, %reason, order = %after.order, "the firewall has to come in anew");
             }
             (Some(reason), None) => {
                 let since = before.and_then(|b| b.handover.as_ref()).map(|pending| pending.since);
+                if let Some(since) = since {
+                    self.approver.metrics.recovered(since, Timestamp::now());
+                }
                 let seconds = since.map(|since| since.duration_until(Timestamp::now()).as_secs());
                 tracing::info!(%firewall, %reason, seconds, "the firewall has come in anew");
             }

@@ -20,8 +20,10 @@ use cluster::api::call;
 use cluster::failure::{Class, Failure};
 
 use crate::approver::Approver;
-use crate::core::decide::{Change, Decision, Requester, Review};
-use crate::evidence::{condition, gather_and_decide, request};
+use crate::core::decide::{Change, Decision, Review};
+use crate::evidence::{condition, gather_and_decide, is_firewalls, request};
+use crate::metrics::Decided;
+use crate::pulse::key;
 use crate::state::StateError;
 
 #[derive(Debug, Error)]
@@ -39,6 +41,7 @@ const POLL: Duration = Duration::from_secs(300);
 pub async fn reconcile(csr: Arc<CertificateSigningRequest>, approver: Arc<Approver>) -> Result<Action, RequestError> {
     approver.ready().await;
     let name = csr.name_any();
+    approver.taken("requests", &key(&*csr));
     // Made and approved by whoever keeps it; nobody gains anything by one.
     if csr::is_canary(&csr.spec.request.0) {
         return Ok(Action::await_change());
@@ -88,14 +91,11 @@ fn follow(
     let Ok(read) = csr::read(&csr.spec.request.0) else {
         return Action::await_change();
     };
-    if Requester::of(
-        csr.spec.username.as_deref().unwrap_or_default(),
-        csr.spec.groups.as_deref().unwrap_or_default(),
-    ) == Requester::Foreign
-    {
+    if !is_firewalls(csr) {
         return Action::await_change();
     }
     if csr.status.as_ref().is_some_and(|status| status.certificate.is_some()) {
+        approver.metrics.issued(&csr.name_any(), Timestamp::now());
         for firewall in approver.firewalls_named(read.firewall.as_str()) {
             approver.wake_firewall(&firewall.namespace().unwrap_or_default(), read.firewall.as_str());
         }
@@ -105,6 +105,10 @@ fn follow(
         .last_update_time
         .as_ref()
         .map_or(Timestamp::now(), |time| time.0);
+    // Where others serve other namespaces of this seed, theirs are not timed here.
+    if !approver.firewalls_named(read.firewall.as_str()).is_empty() {
+        approver.metrics.awaits(&csr.name_any(), since);
+    }
     let waiting = Timestamp::now().duration_since(since).unsigned_abs();
     if waiting < SIGNING_GRACE {
         return Action::requeue(SIGNING_GRACE.saturating_sub(waiting) + Duration::from_millis(100));
@@ -133,6 +137,7 @@ async fn carry_out(
     match decision {
         Decision::Ignore { reason, why } => {
             if let Some(reason) = reason {
+                approver.metrics.decided(Decided::Ignored, Some(reason));
                 tracing::warn!(request = %name, %requester, %reason, dry_run, "ignored: {why}");
                 if !dry_run {
                     approver.events.warning(csr.object_ref(&()), reason, "Ignored", &why);
@@ -145,6 +150,7 @@ async fn carry_out(
                 save(&name, change, approver).await?;
             }
             if approver.is_news(&name, reason.as_str()) {
+                approver.metrics.decided(Decided::Waits, Some(reason));
                 tracing::info!(request = %name, %requester, %reason, dry_run, "not decided yet: {why}");
                 if !dry_run {
                     approver.events.warning(csr.object_ref(&()), reason, "Wait", &why);
@@ -156,6 +162,7 @@ async fn carry_out(
             if !dry_run && !write(csr, "Denied", reason.as_str(), &why, approver).await? {
                 return Ok(Action::requeue(Duration::from_millis(100)));
             }
+            approver.metrics.decided(Decided::Denied, Some(reason));
             tracing::warn!(request = %name, %requester, %reason, dry_run, "denied: {why}");
             if !dry_run {
                 approver.events.warning(csr.object_ref(&()), reason, "Deny", &why);
@@ -185,6 +192,9 @@ async fn carry_out(
                 {
                     return Ok(Action::requeue(Duration::from_millis(100)));
                 }
+                let (made, now) = (csr.creation_timestamp().map(|time| time.0), Timestamp::now());
+                approver.metrics.approved(made, now);
+                approver.metrics.awaits(&name, now);
                 approver.events.normal(
                     csr.object_ref(&()),
                     Reason::AutoApproved,
@@ -192,6 +202,7 @@ async fn carry_out(
                     names::APPROVED_MESSAGE,
                 );
             }
+            approver.metrics.decided(Decided::Approved, Some(Reason::AutoApproved));
             tracing::info!(request = %name, %requester, %namespace, %firewall, dry_run, "approved");
             Ok(Action::requeue(SIGNING_GRACE))
         }

@@ -28,15 +28,19 @@ use cluster::operator::Operator;
 use crate::approver::{Applied, Approver};
 use crate::args::{BootstrapCredential, Run};
 use crate::canary::{self, Canaries};
+use crate::core::health::Health;
 use crate::crowd::Crowd;
 use crate::events::Events;
+use crate::fleet::Fleet;
 use crate::gone::Sweeper;
+use crate::health::{Served, Words};
 use crate::probe::ProbeError;
+use crate::pulse::Pulse;
 use crate::seed::Seed;
 use crate::selftest::SelfTest;
 use crate::shoots::Shoots;
 use crate::watches::{cache, controlled, drain, listen, received, scopes};
-use crate::{credential, evidence, firewalls, preflight, probe, requests};
+use crate::{credential, evidence, firewalls, http, preflight, probe, requests};
 
 /// How often the seed is asked again what a bootstrap token may do there.
 const PROBE_AGAIN: Duration = Duration::from_secs(3600);
@@ -50,6 +54,8 @@ const PROBE_ATTEMPTS: u32 = 3;
 const ERROR_RETRY: Duration = Duration::from_secs(2);
 
 pub async fn run(run: Run) -> anyhow::Result<()> {
+    let served = Arc::new(Served::new());
+    http::start(run.listen, Arc::clone(&served)).await?;
     let operator = Operator::connect(run.kubeconfig.as_deref()).await?;
     let client = operator.client();
     preflight::check(&client, &run).await?;
@@ -69,11 +75,15 @@ pub async fn run(run: Run) -> anyhow::Result<()> {
         .map_or_else(|| client.clone(), |leads| leads.client(client.clone()));
     let seed = Seed::connect(operator, work, leads, &run).await?;
     if !run.dry_run {
+        served.waits();
         let waiting = |why: &str| tracing::info!(%identity, "waiting to lead: {why}");
         elector.acquire(waiting).await;
         tracing::info!(%identity, "leads");
     }
+    served.leads(seed.leads.clone());
     let key = credential::seed_key(&seed).await?;
+    let words = Words::default();
+    words.say("bootstrap-credential", Health::Good);
     let kind = match run.bootstrap_credential {
         BootstrapCredential::ServiceAccount => CredentialKind::ServiceAccount,
         BootstrapCredential::Token => {
@@ -83,6 +93,7 @@ pub async fn run(run: Run) -> anyhow::Result<()> {
         BootstrapCredential::Auto => {
             let chosen = probe_patiently(&seed, &key).await;
             let (kind, why) = chosen.unwrap_or_else(|failure| {
+                words.failed("bootstrap-credential", &failure);
                 (
                     CredentialKind::ServiceAccount,
                     format!("the probe with a bootstrap token failed: {failure}"),
@@ -93,7 +104,7 @@ pub async fn run(run: Run) -> anyhow::Result<()> {
         }
     };
     tracing::info!(seed = %seed.id, server = %seed.endpoint().server, dry_run = run.dry_run, "serving this seed");
-    let mut workers = Workers::start(seed, key, kind, &run).await?;
+    let mut workers = Workers::start(seed, key, kind, words, &served, &run).await?;
     workers.watches.spawn(selftest.keep(run.poll_interval));
     workers.until_told_to_stop(&run, &elector).await
 }
@@ -133,13 +144,25 @@ struct Workers {
 }
 
 impl Workers {
-    async fn start(seed: Seed, key: contract::token::SeedKey, kind: CredentialKind, run: &Run) -> anyhow::Result<Self> {
+    async fn start(
+        seed: Seed,
+        key: contract::token::SeedKey,
+        kind: CredentialKind,
+        words: Words,
+        served: &Served,
+        run: &Run,
+    ) -> anyhow::Result<Self> {
         let stop = CancellationToken::new();
         let (mut workers, mut watches) = (JoinSet::new(), JoinSet::new());
         let client = seed.client.clone();
         let named = |name: &str| watcher::Config::default().fields(&format!("metadata.name={name}"));
         let (changed, mut changed_shoots) = mpsc::unbounded_channel::<String>();
         let bereft = Arc::new(Notify::new());
+        let mut pulses = Vec::new();
+        let mut pulse = |pulse: Pulse| {
+            pulses.push(pulse.clone());
+            pulse
+        };
         let states = scopes::<Secret>(&client, &run.namespaces)
             .map(|api| {
                 cache(
@@ -148,6 +171,7 @@ impl Workers {
                     api,
                     named(names::STATE_SECRET),
                     run.poll_interval,
+                    pulse(Pulse::new("states", run.poll_interval)),
                     changed.clone(),
                 )
             })
@@ -155,7 +179,16 @@ impl Workers {
         let shoot_secrets = scopes::<Secret>(&client, &run.namespaces)
             .map(|api| {
                 let (what, config) = ("watch of shoot access Secrets", named(names::SHOOT_ACCESS_SECRET));
-                cache(&mut watches, what, api, config, run.poll_interval, changed.clone())
+                let pulse = pulse(Pulse::new("shoot-access", run.poll_interval));
+                cache(
+                    &mut watches,
+                    what,
+                    api,
+                    config,
+                    run.poll_interval,
+                    pulse,
+                    changed.clone(),
+                )
             })
             .collect();
         let (controllers, mut complete): (Vec<_>, Vec<_>) =
@@ -167,6 +200,7 @@ impl Workers {
                         api,
                         watcher::Config::default(),
                         run.poll_interval,
+                        pulse(Pulse::queued("firewalls", run.poll_interval)),
                         |_| true,
                         shrink,
                         move |_| {
@@ -183,6 +217,7 @@ impl Workers {
             Api::all(client.clone()),
             ours,
             run.poll_interval,
+            pulse(Pulse::queued("requests", run.poll_interval)),
             move |event| crowd.admits(event),
             evidence::shrink,
             |_| {},
@@ -211,9 +246,14 @@ impl Workers {
             applied: Applied::default(),
             written: Mutex::default(),
             handed_out: Mutex::new(HashMap::new()),
+            pulses,
+            fleet: Fleet::default(),
+            words,
+            metrics: served.metrics.clone(),
             said: Mutex::new(HashMap::new()),
             seed,
         });
+        served.serves(Arc::clone(&approver));
         canary::read_bundle(&approver).await;
         // The caches first: nothing is decided on a fact that has merely not arrived yet.
         for store in approver.states.iter().chain(&approver.shoot_secrets) {
@@ -234,15 +274,21 @@ impl Workers {
                 .run(firewalls::reconcile, firewall_error, Arc::clone(&approver));
             workers.spawn(drain("worker for Firewalls", worker));
         }
-        let trigger = received(woken_requests).map(|name| ObjectRef::new(&name));
+        let waking = Arc::clone(&approver);
+        let trigger = received(woken_requests).map(move |name| {
+            waking.waits("requests", &format!("/{name}"));
+            ObjectRef::new(&name)
+        });
         let worker = request_controller
             .reconcile_on(trigger)
             .with_config(controller::Config::default().concurrency(16))
             .graceful_shutdown_on(stop.clone().cancelled_owned())
             .run(requests::reconcile, request_error, Arc::clone(&approver));
         workers.spawn(drain("worker for requests", worker));
+        let waking = Arc::clone(&approver);
         watches.spawn(async move {
             while let Some(firewall) = woken_firewalls.recv().await {
+                waking.waits("firewalls", &format!("{}/{}", firewall.0, firewall.1));
                 let _ = woken.send(firewall);
             }
             "waking of Firewalls"
@@ -257,6 +303,9 @@ impl Workers {
             "waking of shoots"
         });
         if !run.dry_run {
+            approver
+                .words
+                .say("signer", Health::Away("no canary was made yet".into()));
             watches.spawn(canary::keep(Arc::clone(&approver)));
             watches.spawn(canary::ask(Arc::clone(&approver)));
             let sweeping = Arc::clone(&approver);
@@ -335,8 +384,12 @@ impl Workers {
 
     async fn probe_for_auto(&self) {
         let (kind, why) = match probe::choose(&self.approver.seed, &self.approver.key).await {
-            Ok(chosen) => chosen,
+            Ok(chosen) => {
+                self.approver.words.say("bootstrap-credential", Health::Good);
+                chosen
+            }
             Err(failure) => {
+                self.approver.words.failed("bootstrap-credential", &failure);
                 // To change the kind revokes what machines hold: not for an answer that did not come.
                 tracing::warn!(%failure, "what a bootstrap token may do here could not be asked; nothing is changed");
                 return;

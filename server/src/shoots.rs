@@ -27,6 +27,8 @@ use cluster::firewall::FirewallMonitor;
 use cluster::lease::Leadership;
 
 use crate::core::handover;
+use crate::core::health::Watch;
+use crate::pulse::Pulse;
 use crate::watches::watched;
 
 /// How much of a tenant's is read at a time, and kept.
@@ -68,6 +70,7 @@ pub struct Shoot {
     tried: Mutex<HashMap<String, Instant>>,
     turn: Semaphore,
     version: u64,
+    pulse: Pulse,
     watch: JoinHandle<()>,
 }
 
@@ -116,6 +119,14 @@ impl Shoots {
         open.get(namespace).cloned()
     }
 
+    /// How the watch in each fares.
+    pub fn watches(&self) -> Vec<(String, Watch)> {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.iter()
+            .map(|(namespace, shoot)| (namespace.clone(), shoot.pulse.watch()))
+            .collect()
+    }
+
     /// Forgets the shoots whose namespaces have no Firewall any more.
     pub fn keep(&self, in_use: impl Fn(&str) -> bool) {
         self.open
@@ -128,7 +139,8 @@ impl Shoots {
         let api: Api<PartialObjectMeta<FirewallMonitor>> = Api::namespaced(client.clone(), names::MONITOR_NAMESPACE);
         // A tenant fills these objects as he likes: few are read at a time, and of each only what is ours is kept.
         let config = watcher::Config::default().page_size(PAGE);
-        let stream = watched(api, config, self.poll).default_backoff();
+        let pulse = Pulse::new("monitors", self.poll);
+        let stream = watched(api, config, self.poll, pulse.clone()).default_backoff();
         // Another way into the same shoot: what is known of it is still known.
         let (monitors, newest) = before.map_or_else(Default::default, |shoot| {
             (Arc::clone(&shoot.monitors), Arc::clone(&shoot.newest))
@@ -178,6 +190,7 @@ impl Shoots {
             tried: Mutex::default(),
             turn: Semaphore::new(1),
             version,
+            pulse,
             watch,
         }
     }

@@ -14,7 +14,7 @@ use kube::{Resource, ResourceExt};
 use cluster::firewall::{Firewall, ShootAccess};
 
 use crate::approver::Approver;
-use crate::core::decide::{Candidate, Requester, owner};
+use crate::core::decide::{Candidate, owner};
 use crate::core::plan;
 use crate::evidence;
 use crate::shoots::{Closed, Monitor, Shoot};
@@ -165,11 +165,9 @@ impl Sight<'_> {
     pub fn newest_certificate(&self, name: &FirewallName, keys: &Keys) -> Option<Certificate> {
         let pin = keys.pin.as_ref()?;
         let all = self.approver.requests.state();
-        let ours = all.iter().filter(|csr| {
-            let groups = csr.spec.groups.as_deref().unwrap_or_default();
-            evidence::condition(csr, "Approved").is_some()
-                && Requester::of(csr.spec.username.as_deref().unwrap_or_default(), groups) != Requester::Foreign
-        });
+        let ours = all
+            .iter()
+            .filter(|csr| evidence::condition(csr, "Approved").is_some() && evidence::is_firewalls(csr));
         let certificates = ours.filter_map(|csr| {
             let pem = String::from_utf8_lossy(&csr.status.as_ref()?.certificate.as_ref()?.0).into_owned();
             let issued = contract::cert::read_certificate(&pem).ok()?;

@@ -14,6 +14,8 @@ use tokio::task::JoinSet;
 
 use cluster::firewall::Firewall;
 
+use crate::pulse::Pulse;
+
 /// The API of every namespace that is worked on.
 pub fn scopes<K>(client: &Client, namespaces: &[String]) -> impl Iterator<Item = Api<K>>
 where
@@ -33,11 +35,14 @@ pub fn watched<K>(
     api: Api<K>,
     config: watcher::Config,
     poll: Duration,
+    pulse: Pulse,
 ) -> impl Stream<Item = watcher::Result<watcher::Event<K>>> + Send
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    stream::repeat_with(move || watcher(api.clone(), config.clone()).take_until(tokio::time::sleep(poll))).flatten()
+    stream::repeat_with(move || watcher(api.clone(), config.clone()).take_until(tokio::time::sleep(poll)))
+        .flatten()
+        .inspect(move |event| pulse.feel(event))
 }
 
 /// A controller over a watch, and whether that watch has brought all there is. (The store's own `wait_until_ready` wakes
@@ -47,6 +52,7 @@ pub fn controlled<K>(
     api: Api<K>,
     config: watcher::Config,
     poll: Duration,
+    pulse: Pulse,
     mut admits: impl FnMut(&watcher::Event<K>) -> bool + Send + 'static,
     shrink: fn(&mut K),
     gone: impl Fn(&K) + Send + Sync + 'static,
@@ -56,11 +62,12 @@ where
 {
     let (store, writer) = reflector::store();
     let (complete, completed) = watch::channel(false);
-    let events = watched(api, config, poll)
+    let events = watched(api, config, poll, pulse.clone())
         .default_backoff()
         .try_filter(move |event| std::future::ready(admits(event)))
         .modify(shrink)
         .reflect(writer)
+        .inspect_ok(move |event| pulse.queue(event))
         .inspect_ok(move |event| match event {
             watcher::Event::InitDone => {
                 complete.send_replace(true);
@@ -115,13 +122,14 @@ pub fn cache<K>(
     api: Api<K>,
     config: watcher::Config,
     poll: Duration,
+    pulse: Pulse,
     changed: mpsc::UnboundedSender<String>,
 ) -> Store<K>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {
     let (store, writer) = reflector::store();
-    let events = watched(api, config, poll)
+    let events = watched(api, config, poll, pulse)
         .default_backoff()
         .reflect(writer)
         .touched_objects();

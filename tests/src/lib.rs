@@ -6,6 +6,7 @@ pub mod consumer;
 pub mod demo;
 pub mod flood;
 pub mod harness;
+pub mod http;
 pub mod moves;
 pub mod policies;
 pub mod programs;

@@ -13,6 +13,7 @@ use rustix::process::{Resource, Rlimit};
 use tempfile::TempDir;
 
 use crate::harness::{Cluster, eventually};
+use crate::http::Http;
 use crate::secrets;
 
 const AGENT: &str = "firewall-agent";
@@ -22,6 +23,8 @@ const APPROVER: &str = "firewall-approver";
 pub struct Program {
     child: Child,
     log: PathBuf,
+    /// Where its own lines begin in a log that others wrote before.
+    log_from: u64,
 }
 
 /// Where a program is killed: at the nth time that it enters this system call.
@@ -117,6 +120,7 @@ impl Program {
     fn spawn(mut command: Command, args: &[String], log: &Path, environment: &[(&str, &str)]) -> anyhow::Result<Self> {
         let name = command.get_program().to_string_lossy().into_owned();
         let out = fs::OpenOptions::new().create(true).append(true).open(log)?;
+        let log_from = out.metadata()?.len();
         let child = command
             .args(args)
             .envs(environment.iter().copied())
@@ -130,6 +134,7 @@ impl Program {
         Ok(Self {
             child,
             log: log.to_owned(),
+            log_from,
         })
     }
 
@@ -139,6 +144,20 @@ impl Program {
 
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Where an approver serves health and metrics.
+    pub async fn http(&self) -> anyhow::Result<Http> {
+        let what = format!("the address in {}", self.log.display());
+        let address = eventually(&what, Duration::from_secs(30), || async {
+            let log = fs::read(&self.log)?;
+            let own = log.get(usize::try_from(self.log_from)?..).context("the log was cut")?;
+            let own = String::from_utf8_lossy(own);
+            let line = own.lines().find(|line| line.contains("health and metrics are served"));
+            let line: serde_json::Value = serde_json::from_str(line.context("not yet")?)?;
+            Ok(line["listen"].as_str().context("no address")?.parse()?)
+        });
+        Ok(Http(address.await?))
     }
 
     /// SIGKILL: what a power cut leaves.
@@ -213,6 +232,8 @@ fn clean(mut command: Command) -> Command {
     command
         .env_clear()
         .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        // Side by side on one machine; its log says which port it got. Of an older version it is none's.
+        .env("FIREWALL_APPROVER_LISTEN", "127.0.0.1:0")
         .env("RUST_BACKTRACE", "1");
     command
 }

@@ -80,6 +80,20 @@ pub struct Issuers {
     pub signer_not_trusted: bool,
 }
 
+/// How the canary of one issuer fares.
+#[derive(Clone, Copy, Debug)]
+pub struct Tried<'a> {
+    pub issuer: &'a str,
+    /// Certificates come from it now.
+    pub newest: bool,
+    /// When it was let in last.
+    pub accepted: Option<Timestamp>,
+    /// Since when it is refused, where it was not let in since.
+    pub refused: Option<Timestamp>,
+    /// That it is refused is found.
+    pub dead: bool,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Newest {
     pub issuer: String,
@@ -168,6 +182,11 @@ impl Canaries {
         self.made = Some(now);
     }
 
+    /// It was not: another is due, as soon as whoever makes them thinks fit.
+    pub fn failed(&mut self) {
+        self.made = None;
+    }
+
     /// When the next canary is to be made. After something happened it is as long again as that is ago: what follows
     /// from it soon is seen soon, and it costs few requests.
     pub fn due(&self) -> Timestamp {
@@ -181,6 +200,22 @@ impl Canaries {
     pub fn believed(&self, now: Timestamp) -> BTreeSet<&str> {
         let standings = self.standings.iter().filter(|standing| now < standing.believed_until);
         standings.map(|standing| standing.issuer.as_str()).collect()
+    }
+
+    /// How those fare that still tell something.
+    pub fn tried(&self, now: Timestamp) -> impl Iterator<Item = Tried<'_>> {
+        let newest = self.newest();
+        let believed = self
+            .standings
+            .iter()
+            .filter(move |standing| now < standing.believed_until);
+        believed.map(move |standing| Tried {
+            issuer: &standing.issuer,
+            newest: newest == Some(standing.issuer.as_str()),
+            accepted: standing.accepted,
+            refused: standing.refusals.map(|refusals| refusals.first),
+            dead: standing.dead,
+        })
     }
 
     /// Whether one was refused the last time: then it is asked more often, so that replicas of two minds show.

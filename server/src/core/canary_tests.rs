@@ -72,6 +72,16 @@ fn certificate(issuer: &str, not_before: i64) -> Certificate {
 }
 
 #[test]
+fn one_that_could_not_be_made_does_not_put_off_the_next() {
+    let now = Timestamp::from_second(2_000_000_000).unwrap();
+    let mut canaries = Canaries::default();
+    canaries.make(now);
+    assert!(canaries.due() > now);
+    canaries.failed();
+    assert!(canaries.due() <= now);
+}
+
+#[test]
 fn b2_an_issuer_is_dead_after_five_refusals_over_five_seconds_and_not_before() {
     for (old, new, dead) in [
         ("------", "++++++", true),

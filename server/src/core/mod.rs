@@ -7,10 +7,12 @@
 //! - `handover`: how its record goes on while it has to come in anew
 //! - `standing`: how it stands, in words
 //! - `plan`: which objects should stand for a firewall
+//! - `health`: whether the approver itself can do its work
 
 pub mod canary;
 pub mod decide;
 pub mod handover;
+pub mod health;
 pub mod life;
 pub mod plan;
 pub mod standing;

@@ -6,9 +6,11 @@
 //! - `canaries`: the CA of client certificates changes, in good order and in none
 //! - `consumers`: what a real client-go program sees of a roll, which is nothing
 //! - `credentials`: both kinds of bootstrap credential, their choice and their end
+//! - `health`: what the approver says of itself, dependency by dependency, and who cannot keep it from that (E1-E5)
 //! - `kills`: programs killed at each point of a move
 //! - `least`: the approver holds no right that it does not use, and names each that it misses
 //! - `lifetimes`: certificates that end, are late, refused or gone, and clocks that are wrong
+//! - `metrics`: what Prometheus reads of it
 //! - `moves`: the control plane goes to another seed, and the firewall comes along (A8-A10)
 //! - `disasters`: backups, rolled keys, a shoot that sleeps
 //! - `nodes`: on a seed where every bootstrap token may join a node, what firewalls get may not
@@ -33,10 +35,12 @@ mod disasters;
 mod files;
 mod floods;
 mod follows;
+mod health;
 mod input;
 mod kills;
 mod least;
 mod lifetimes;
+mod metrics;
 mod moves;
 mod nodes;
 mod offers;
