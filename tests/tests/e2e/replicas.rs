@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use tests::harness::{Proxy, eventually};
 use tests::moves::tail;
-use tests::programs::{ApproverHome, Machine, Program};
+use tests::programs::{ApproverHome, Machine, Program, bootstrap_kubeconfig};
 use tests::world::{Place, World, bootstrapped, own_seed, shoot_cluster};
 use tokio::time::Instant;
 
@@ -16,6 +16,8 @@ use crate::support::{condition, requests_for};
 
 /// Of a leader that died or hangs.
 const TAKEN_OVER: Duration = Duration::from_secs(20);
+/// Of watches after an outage.
+const LOOKED_AGAIN: Duration = Duration::from_secs(90);
 /// Of one that was told to stop.
 const HANDED_ON: Duration = Duration::from_secs(5);
 
@@ -175,7 +177,13 @@ async fn d3_a_seed_that_is_away_for_longer_than_a_lease_takes_it_from_nobody() {
     seed.stop_apiserver().await;
     tokio::time::sleep(TAKEN_OVER).await;
     seed.start_apiserver().await.unwrap();
-    let (_other, _its_agent) = came_in(&place, "00002").await;
+    // Its watches try again by and by.
+    let other = place.shoot.create_firewall("00002").await.unwrap();
+    eventually("a way in for another firewall", LOOKED_AGAIN, || {
+        bootstrap_kubeconfig(&seed, place.namespace(), &other)
+    })
+    .await
+    .unwrap();
     assert!(only.program.runs(), "{}", only.home.log());
     assert!(only.home.log().contains("nobody else has led"), "{}", only.home.log());
 }
