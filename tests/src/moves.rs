@@ -118,7 +118,7 @@ impl Place<'_> {
     pub async fn is_left_clean(&self, leaves: Leaves) -> anyhow::Result<()> {
         let what = format!("nothing left in {}", self.seed.name());
         let client = self.admin().await?;
-        eventually(&what, Duration::from_secs(30), || async {
+        eventually(&what, Duration::from_secs(90), || async {
             let left = self.left_over(&client, leaves).await?;
             ensure!(left.is_empty(), "{}", left.join(", "));
             Ok(())
