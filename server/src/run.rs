@@ -30,6 +30,7 @@ use crate::args::{BootstrapCredential, Run};
 use crate::canary::{self, Canaries};
 use crate::crowd::Crowd;
 use crate::events::Events;
+use crate::evidence::Keys;
 use crate::gone::Sweeper;
 use crate::probe::ProbeError;
 use crate::seed::Seed;
@@ -203,6 +204,7 @@ impl Workers {
             states,
             shoot_secrets,
             requests: request_controller.store(),
+            keys: Keys::default(),
             shoots: Shoots::new(wake_firewall.clone(), run.poll_interval, seed.leads.clone()),
             canaries: Canaries::new()?,
             events: Events::new(client),
