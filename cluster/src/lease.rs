@@ -25,11 +25,11 @@ const RENEW: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Error)]
-pub enum Lost {
-    #[error("Lease {lease}: it was not renewed for {} s ({last}): another replica may lead by now", DEADLINE.as_secs())]
-    NotRenewed { lease: String, last: String },
-    #[error("Lease {lease}: {holder:?} has it now")]
-    Taken { lease: String, holder: String },
+#[error("Lease {lease}: {holder:?} has it now")]
+pub struct Lost {
+    /// Namespace and name.
+    lease: String,
+    holder: String,
 }
 
 /// Whether this replica may write, now.
@@ -109,23 +109,28 @@ impl Elector {
         }
     }
 
-    /// Keeps it; ends when it is lost.
+    /// Keeps it; ends when another has it. A server that is away takes it from nobody: until it is back nothing is
+    /// written, and if nobody came in between this replica goes on.
     pub async fn keep(&self) -> Lost {
-        let mut last = "no answer".to_owned();
+        let mut silent = false;
         loop {
             tokio::time::sleep(jittered(RENEW)).await;
             match self.renew().await {
+                Ok(None) if silent => {
+                    silent = false;
+                    tracing::info!("the lease {} is renewed again: nobody else has led", self.object());
+                }
                 Ok(None) => {}
                 Ok(Some(holder)) => {
                     self.leadership.set(None);
                     let lease = self.object();
-                    return Lost::Taken { lease, holder };
+                    return Lost { lease, holder };
                 }
-                Err(failure) => last = failure.to_string(),
-            }
-            if !self.leadership.holds() {
-                let lease = self.object();
-                return Lost::NotRenewed { lease, last };
+                Err(failure) if !silent && !self.leadership.holds() => {
+                    silent = true;
+                    tracing::warn!(%failure, "the lease could not be renewed for {} s: nothing is written until it is", DEADLINE.as_secs());
+                }
+                Err(_) => {}
             }
         }
     }

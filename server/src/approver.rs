@@ -21,6 +21,7 @@ use cluster::firewall::Firewall;
 
 use crate::canary::Canaries;
 use crate::events::Events;
+use crate::evidence::Keys;
 use crate::fleet::Fleet;
 use crate::handover::Told;
 use crate::health::Words;
@@ -53,6 +54,7 @@ pub struct Approver {
     pub states: Vec<Store<Secret>>,
     pub shoot_secrets: Vec<Store<Secret>>,
     pub requests: Store<CertificateSigningRequest>,
+    pub keys: Keys,
     pub shoots: Shoots,
     pub canaries: Canaries,
     pub events: Events,

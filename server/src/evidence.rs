@@ -1,7 +1,11 @@
 //! What there is to know about a request: read from its bytes, from the caches, and from the API server's review.
 //! Gathers the facts that `core::decide` judges; decides nothing and writes nothing.
 
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
 use contract::csr;
+use contract::key::PublicKey;
 use contract::names::FirewallName;
 use contract::record::Record;
 use jiff::Timestamp;
@@ -17,6 +21,7 @@ use crate::state::StateError;
 
 /// More than anybody says of a request.
 const ANNOTATIONS_MAX: usize = 8 * 1024;
+const KEYS_MAX: usize = 4096;
 
 /// Puts all that is known before the policy.
 pub fn gather_and_decide(
@@ -135,9 +140,30 @@ fn siblings(csr: &CertificateSigningRequest, approver: &Approver) -> Vec<Sibling
             name: other.name_any(),
             created: other.creation_timestamp().map_or(Timestamp::MAX, |time| time.0),
             decided: condition(other, "Approved").is_some(),
-            key: csr::read(&other.spec.request.0).ok().map(|read| read.key),
+            key: approver.keys.of(other),
         })
         .collect()
+}
+
+/// The keys of requests that were read before: each of a crowd looks at all the others.
+#[derive(Default)]
+pub struct Keys(Mutex<HashMap<String, Option<PublicKey>>>);
+
+impl Keys {
+    fn of(&self, csr: &CertificateSigningRequest) -> Option<PublicKey> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(uid) = csr.uid() else {
+            return key(csr);
+        };
+        if known.len() >= KEYS_MAX && !known.contains_key(&uid) {
+            known.clear();
+        }
+        known.entry(uid).or_insert_with(|| key(csr)).clone()
+    }
+}
+
+fn key(csr: &CertificateSigningRequest) -> Option<PublicKey> {
+    csr::read(&csr.spec.request.0).ok().map(|read| read.key)
 }
 
 /// What nobody needs of a request is not kept: whoever may make requests may make many, and large ones.

@@ -37,6 +37,7 @@ pub enum RequestError {
 /// How long a signer may take before somebody is told.
 const SIGNING_GRACE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_secs(300);
+const RETRY_AT_LAST: Duration = Duration::from_secs(60);
 
 pub async fn reconcile(csr: Arc<CertificateSigningRequest>, approver: Arc<Approver>) -> Result<Action, RequestError> {
     approver.ready().await;
@@ -78,8 +79,14 @@ fn retry_after(csr: &CertificateSigningRequest, now: Timestamp) -> Duration {
         0..5 => Duration::from_millis(250),
         5..60 => Duration::from_secs(2),
         60..600 => Duration::from_secs(15),
-        _ => Duration::from_secs(60),
+        _ => RETRY_AT_LAST,
     }
+}
+
+/// Whoever stands further back in a crowd is asked about less often: all of them together cost as much as a few.
+fn in_turn(soon: Duration, behind: usize) -> Duration {
+    let turns = u32::try_from(behind.max(1)).unwrap_or(u32::MAX);
+    soon.saturating_mul(turns).min(RETRY_AT_LAST).max(soon)
 }
 
 /// An approved request: its certificate belongs on record while it can be read.
@@ -145,7 +152,12 @@ async fn carry_out(
             }
             Ok(Action::await_change())
         }
-        Decision::Retry { reason, why, record } => {
+        Decision::Retry {
+            reason,
+            why,
+            record,
+            behind,
+        } => {
             if let Some(change) = record.filter(|_| !dry_run) {
                 save(&name, change, approver).await?;
             }
@@ -156,7 +168,7 @@ async fn carry_out(
                     approver.events.warning(csr.object_ref(&()), reason, "Wait", &why);
                 }
             }
-            Ok(Action::requeue(retry_after(csr, now)))
+            Ok(Action::requeue(in_turn(retry_after(csr, now), behind)))
         }
         Decision::Deny { reason, why } => {
             if !dry_run && !write(csr, "Denied", reason.as_str(), &why, approver).await? {
@@ -306,4 +318,20 @@ async fn ask(approver: &Approver, csr: &CertificateSigningRequest, subresource: 
     Ok(Review::Refused(
         reason.map_or(may.clone(), |reason| format!("{may} ({reason})")),
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn p30_a_crowd_is_asked_about_no_more_often_than_a_few() {
+        let soon = Duration::from_millis(250);
+        assert_eq!((in_turn(soon, 0), in_turn(soon, 1)), (soon, soon));
+        let a_second: f64 = (0..crate::crowd::PER_IDENTITY)
+            .map(|behind| 1.0 / in_turn(soon, behind).as_secs_f64())
+            .sum();
+        assert!(a_second < 30.0, "{a_second} times a second");
+        assert_eq!(in_turn(RETRY_AT_LAST, 100), RETRY_AT_LAST);
+    }
 }

@@ -31,6 +31,7 @@ use crate::canary::{self, Canaries};
 use crate::core::health::Health;
 use crate::crowd::Crowd;
 use crate::events::Events;
+use crate::evidence::Keys;
 use crate::fleet::Fleet;
 use crate::gone::Sweeper;
 use crate::health::{Served, Words};
@@ -238,6 +239,7 @@ impl Workers {
             states,
             shoot_secrets,
             requests: request_controller.store(),
+            keys: Keys::default(),
             shoots: Shoots::new(wake_firewall.clone(), run.poll_interval, seed.leads.clone()),
             canaries: Canaries::new()?,
             events: Events::new(client),

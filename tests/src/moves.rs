@@ -14,7 +14,7 @@ use kube::{Api, Client, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
-use crate::harness::{Cluster, client_from, eventually};
+use crate::harness::{Cluster, PATIENCE, client_from, eventually};
 use crate::programs::Machine;
 use crate::upstream::{Saved, monitors};
 use crate::world::{Place, other_seed, seed, shoot_cluster};
@@ -118,7 +118,7 @@ impl Place<'_> {
     pub async fn is_left_clean(&self, leaves: Leaves) -> anyhow::Result<()> {
         let what = format!("nothing left in {}", self.seed.name());
         let client = self.admin().await?;
-        eventually(&what, Duration::from_secs(30), || async {
+        eventually(&what, PATIENCE, || async {
             let left = self.left_over(&client, leaves).await?;
             ensure!(left.is_empty(), "{}", left.join(", "));
             Ok(())
@@ -131,7 +131,7 @@ impl Place<'_> {
     pub async fn holds_no_credential(&self) -> anyhow::Result<()> {
         let what = format!("no bootstrap credential in {}", self.seed.name());
         let client = self.admin().await?;
-        eventually(&what, Duration::from_secs(30), || async {
+        eventually(&what, PATIENCE, || async {
             let open = self.credentials(&client).await?;
             ensure!(open.is_empty(), "{}", open.join(", "));
             Ok(())

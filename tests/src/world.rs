@@ -2,8 +2,6 @@
 //! are apart by namespace: each has its own control plane's namespace in a seed, its own approver that looks at that
 //! namespace only, its own machines.
 
-use std::time::Duration;
-
 use anyhow::Context;
 use cluster::firewall::Firewall;
 use k8s_openapi::api::core::v1::Secret;
@@ -11,7 +9,7 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::Value;
 use tokio::sync::OnceCell;
 
-use crate::harness::{Cluster, ClusterOptions, Shared, eventually};
+use crate::harness::{Cluster, ClusterOptions, PATIENCE, Shared, eventually};
 use crate::programs::{ApproverHome, Machine, Program};
 use crate::upstream::Shoot;
 
@@ -163,7 +161,7 @@ impl<'a> Place<'a> {
 
     pub async fn await_reason(&self, firewall: &str, reason: &str) -> anyhow::Result<Value> {
         let what = format!("Firewall {firewall} with reason {reason}");
-        eventually(&what, Duration::from_secs(30), || async {
+        eventually(&what, PATIENCE, || async {
             let state = self.state(firewall).await?;
             anyhow::ensure!(state["reason"] == reason, "it is {state}");
             Ok(state)
@@ -208,7 +206,7 @@ impl<'a> Place<'a> {
 
 /// Waits for a machine to have both kubeconfigs.
 pub async fn bootstrapped(machine: &Machine) -> anyhow::Result<()> {
-    eventually("both kubeconfigs on the machine", Duration::from_secs(30), || async {
+    eventually("both kubeconfigs on the machine", PATIENCE, || async {
         anyhow::ensure!(machine.seed_kubeconfig().is_file(), "no .seed.kubeconfig");
         anyhow::ensure!(machine.shoot_kubeconfig().is_file(), "no .shoot.kubeconfig");
         Ok(())

@@ -14,7 +14,7 @@ use kube::api::{ListParams, PostParams};
 use kube::{Api, Client};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 use serde_json::Value;
-use tests::harness::{Cluster, ClusterOptions, Pair, Shared, client_from, eventually};
+use tests::harness::{Cluster, ClusterOptions, PATIENCE, Pair, Shared, client_from, eventually};
 use x509_parser::pem::parse_x509_pem;
 
 static CLUSTER: Shared = Shared::new();
@@ -79,7 +79,7 @@ async fn a_bootstrap_token_and_a_service_account_token_of_a_year_are_accepted() 
         (year.trim(), "system:serviceaccount:default:default"),
     ] {
         let client = client_from(&cluster.kubeconfig_with_token(token)).await.unwrap();
-        eventually("the token is accepted", Duration::from_secs(10), async || {
+        eventually("the token is accepted", PATIENCE, async || {
             ensure!(who_am_i(&client).await? == user, "as another user");
             Ok(())
         })
@@ -247,7 +247,7 @@ async fn a_test_that_is_killed_leaves_no_process_and_no_directory() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let noted = eventually("the victim's cluster runs", Duration::from_secs(60), async || {
+    let noted = eventually("the victim's cluster runs", PATIENCE, async || {
         let text = std::fs::read_to_string(&note)?;
         Ok(serde_json::from_str::<(Vec<u32>, PathBuf)>(&text)?)
     });
@@ -256,7 +256,7 @@ async fn a_test_that_is_killed_leaves_no_process_and_no_directory() {
     victim.wait().unwrap();
     let (ids, dir) = noted.unwrap();
     assert_eq!(ids.len(), 3);
-    eventually("everything of it is gone", Duration::from_secs(10), async || {
+    eventually("everything of it is gone", PATIENCE, async || {
         ensure!(!ids.iter().any(|id| runs(*id)), "a process of {ids:?} runs");
         ensure!(!dir.exists(), "{} is still there", dir.display());
         Ok(())

@@ -83,6 +83,8 @@ pub enum Decision {
         reason: Reason,
         why: String,
         record: Option<Change>,
+        /// How many requests of the same identity have to be decided first.
+        behind: usize,
     },
     Deny {
         reason: Reason,
@@ -268,21 +270,24 @@ pub fn decide(request: &Request, facts: &Facts<'_>, now: Timestamp) -> Decision 
                     reason: Reason::TwoKeys,
                     why,
                     record,
+                    behind: 0,
                 };
             }
         },
     };
 
     // One at a time: the first that an identity made.
-    if let Some(earlier) = facts
+    let earlier = facts
         .siblings
         .iter()
-        .find(|s| !s.decided && (s.created, &s.name) < (request.created, &request.name))
-    {
-        return retry(
-            Reason::EarlierRequestOpen,
-            format!("{} is not decided yet", earlier.name),
-        );
+        .filter(|s| !s.decided && (s.created, &s.name) < (request.created, &request.name));
+    if let Some(first) = earlier.clone().min_by_key(|s| (s.created, &s.name)) {
+        return Decision::Retry {
+            reason: Reason::EarlierRequestOpen,
+            why: format!("{} is not decided yet", first.name),
+            record: None,
+            behind: earlier.count(),
+        };
     }
 
     match &facts.review {
@@ -396,6 +401,7 @@ fn retry(reason: Reason, why: String) -> Decision {
         reason,
         why,
         record: None,
+        behind: 0,
     }
 }
 

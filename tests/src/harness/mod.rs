@@ -40,6 +40,9 @@ pub fn init_crypto() {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
 }
 
+/// For what has to come, on a machine that does other things too. What the product promises has bounds of its own.
+pub const PATIENCE: Duration = Duration::from_secs(90);
+
 /// Asks until the answer is there, and fails with the last reason why it was not.
 pub async fn eventually<T, F, Fut>(what: &str, limit: Duration, mut ask: F) -> anyhow::Result<T>
 where

@@ -6,11 +6,10 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
-use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{FINALIZER, Shoot};
-use crate::harness::eventually;
+use crate::harness::{PATIENCE, eventually};
 
 /// What Gardener keeps of a control plane outside its seed.
 #[derive(Clone, Debug, Default)]
@@ -75,7 +74,7 @@ impl Shoot<'_> {
             api.delete(&name, &DeleteParams::orphan()).await?;
         }
         // With Orphan it is the garbage collector that lets them go, and it may have to come up first.
-        eventually("the Firewalls are gone", Duration::from_secs(60), || async {
+        eventually("the Firewalls are gone", PATIENCE, || async {
             let left = api.list(&ListParams::default()).await?.items.len();
             anyhow::ensure!(left == 0, "{left} are left in {}", self.namespace);
             Ok(())
@@ -126,7 +125,7 @@ impl Shoot<'_> {
     /// A namespace of that name may still be going, from an earlier stay.
     async fn old_namespace_gone(&self) -> anyhow::Result<()> {
         let namespaces: Api<Namespace> = Api::all(self.seed.client().await?);
-        eventually("the old namespace is gone", Duration::from_secs(60), || async {
+        eventually("the old namespace is gone", PATIENCE, || async {
             let found = namespaces.get_opt(&self.namespace).await?;
             let going = found.is_some_and(|namespace| namespace.metadata.deletion_timestamp.is_some());
             anyhow::ensure!(!going, "{} is still being deleted", self.namespace);

@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
-use tests::harness::eventually;
+use tests::harness::{PATIENCE, eventually};
 use tests::programs::Machine;
 use tests::world::{World, bootstrapped};
 
@@ -244,7 +244,7 @@ async fn a7_the_report_is_signed_by_the_machines_key_and_ends_the_bootstrap() {
     assert_eq!(report.certificate.unwrap().serial, issued.serial);
     // Proof of use: what was handed out is taken back.
     let gone = format!("{}-bootstrap-kubeconfig", machine.firewall);
-    eventually("the bootstrap kubeconfig is gone", Duration::from_secs(10), || async {
+    eventually("the bootstrap kubeconfig is gone", PATIENCE, || async {
         ensure!(
             world.secrets().await?.get_opt(&gone).await?.is_none(),
             "Secret {gone} still stands"
@@ -277,7 +277,7 @@ async fn a7_a_report_that_another_key_signed_proves_nothing() {
         .patch(&machine.firewall, &Default::default(), &kube::api::Patch::Merge(&patch))
         .await
         .unwrap();
-    eventually("the approver's refusal", Duration::from_secs(20), || async {
+    eventually("the approver's refusal", PATIENCE, || async {
         ensure!(approver.log().contains("is not believed"), "nothing said yet");
         Ok(())
     })
@@ -313,7 +313,7 @@ async fn a7_a_certificate_is_renewed_on_request_with_the_same_key_once_per_value
         .unwrap();
 
     // People see the new one too.
-    eventually("the new certificate in the state", Duration::from_secs(30), || async {
+    eventually("the new certificate in the state", PATIENCE, || async {
         let state = world.state(&machine.firewall).await?;
         ensure!(
             state["message"]

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use serde_json::json;
-use tests::harness::{Cluster, ClusterOptions, client_from, eventually};
+use tests::harness::{Cluster, ClusterOptions, PATIENCE, client_from, eventually};
 use tests::programs::{ApproverHome, Machine, bootstrap_kubeconfig};
 use tests::upstream::{Shoot, install_crds};
 use tests::world::{World, bootstrapped, install_seed, install_shoot};
@@ -41,9 +41,7 @@ async fn a1_the_literal_group_of_the_original_text_is_refused_and_ours_is_taken(
         let kubeconfig = world.seed.kubeconfig_with_token(&format!("{id}.0123456789abcdef"));
         if works {
             let client = client_from(&kubeconfig).await.unwrap();
-            let user = eventually("our group", Duration::from_secs(10), || user_of(&client))
-                .await
-                .unwrap();
+            let user = eventually("our group", PATIENCE, || user_of(&client)).await.unwrap();
             assert_eq!(user, format!("system:bootstrap:{id}"));
         } else {
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -94,7 +92,7 @@ async fn d4_another_kind_of_credential_by_flag_replaces_one_that_nobody_has_used
     let _approver = world
         .approver_with(&["--bootstrap-credential", "service-account"])
         .unwrap();
-    eventually("a credential of the other kind", Duration::from_secs(20), || async {
+    eventually("a credential of the other kind", PATIENCE, || async {
         let now = bootstrap_kubeconfig(world.seed, world.namespace(), &firewall).await?;
         anyhow::ensure!(token_of(&now)? != token_of(&before)?, "still the token");
         let user = user_of(&client_from(&now).await?).await?;

@@ -11,7 +11,7 @@ use anyhow::{Context, ensure};
 use contract::cert::read_certificate;
 use contract::key::PrivateKey;
 use contract::kubeconfig::{Credential, Kubeconfig};
-use tests::harness::eventually;
+use tests::harness::{PATIENCE, eventually};
 use tests::moves::tail;
 use tests::programs::Machine;
 use tests::world::{Place, own_seed, shoot_cluster};
@@ -145,7 +145,7 @@ async fn c4_at_no_instant_is_certificate_key_or_ca_missing_or_half_written() {
     println!("{looks} looks at the files");
     assert!(looks > 500, "{looks} looks only");
     // The roll of a CA is told, at most once a minute.
-    eventually("the hook of the roll", Duration::from_secs(90), || async {
+    eventually("the hook of the roll", PATIENCE, || async {
         ensure!(told.exists(), "not run");
         Ok(())
     })

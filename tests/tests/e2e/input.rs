@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use serde_json::{Value, json};
-use tests::harness::{Cluster, ClusterOptions, eventually};
+use tests::harness::{Cluster, ClusterOptions, PATIENCE, eventually};
 use tests::programs::{ApproverHome, Machine, Program, bootstrap_kubeconfig};
 use tests::upstream::{Shoot, install_crds};
 use tests::world::{World, bootstrapped, install_seed, install_shoot, seed};
@@ -223,7 +223,7 @@ async fn a5_a_shoot_kubeconfig_that_runs_or_reads_or_leads_elsewhere_is_refused_
     let _agent = machine.start().unwrap();
     for (word, bad) in &cases {
         world.shoot.write_generic_kubeconfig(bad).await.unwrap();
-        eventually(&format!("{word} refused by name"), Duration::from_secs(40), || async {
+        eventually(&format!("{word} refused by name"), PATIENCE, || async {
             let status = machine.command("status", &[])?;
             let text = String::from_utf8_lossy(&status.stdout).into_owned() + &machine.log();
             ensure!(
@@ -341,7 +341,7 @@ async fn a_firewall_that_cannot_be_read_stops_no_other() {
         .await
         .unwrap();
     let odd = shoot.create_firewall("0dd00").await.unwrap();
-    eventually("an unreadable Firewall", Duration::from_secs(20), || async {
+    eventually("an unreadable Firewall", PATIENCE, || async {
         let patch = json!({"status": {"shootAccess": ["not", "an", "object"]}}).to_string();
         let args = [
             "patch",
@@ -402,7 +402,7 @@ async fn p18_a_seed_that_signs_nothing_is_named_on_both_sides() {
     let firewall = shoot.create_firewall("00001").await.unwrap();
     let machine = Machine::install(&seed, &shoot.namespace, &firewall).await.unwrap();
     let _agent = machine.start().unwrap();
-    eventually("the missing signer named", Duration::from_secs(60), || async {
+    eventually("the missing signer named", PATIENCE, || async {
         ensure!(
             approver.log().contains("ApprovedNotIssued") && approver.log().contains("csrsigning"),
             "the approver is silent"

@@ -9,7 +9,7 @@ use contract::cert::Issued;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::api::DeleteParams;
 use kube::{Api, ResourceExt};
-use tests::harness::{Cluster, ClusterOptions, eventually};
+use tests::harness::{Cluster, ClusterOptions, PATIENCE, eventually};
 use tests::moves::tail;
 use tests::programs::{Machine, Program};
 use tests::upstream::install_crds;
@@ -78,7 +78,7 @@ async fn c3_a_request_that_is_approved_and_not_signed_is_named_and_signed_late_i
     let machine = place.machine("00001").await.unwrap();
     seed.stop_controller_manager().await;
     let _agent = machine.start().unwrap();
-    eventually("both sides name it", Duration::from_secs(60), || async {
+    eventually("both sides name it", PATIENCE, || async {
         let status = machine.status()?;
         ensure!(status.contains("somebody to sign its approved request"), "{status}");
         ensure!(place.home.log().contains("ApprovedNotIssued"), "the approver does not");
@@ -121,7 +121,7 @@ async fn d1_a_request_that_somebody_denied_or_deleted_is_made_anew() {
     .with_context(|| tail(&machine.log()))
     .unwrap();
     let _approver = world.approver().unwrap();
-    eventually("a third request, approved", Duration::from_secs(90), || async {
+    eventually("a third request, approved", PATIENCE, || async {
         let all = requests_for(&world, &machine.firewall).await?;
         ensure!(
             all.iter().any(|request| condition(request, "Approved").is_some()),

@@ -24,7 +24,7 @@ use crate::support::certificate_of;
 
 /// From the Firewall's appearance in the new seed to a working seed client on the machine.
 pub(crate) const PROMISED: Duration = Duration::from_secs(10);
-pub(crate) const EVENTUALLY: Duration = Duration::from_secs(60);
+pub(crate) const EVENTUALLY: Duration = tests::harness::PATIENCE;
 
 /// A machine that came in where the control plane stands, and has everything that it needs to survive that.
 pub(crate) async fn came_in(place: &Place<'_>, suffix: &str) -> (Machine, Program) {

@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 use k8s_openapi::ByteString;
 use kube::api::Patch;
 use serde_json::json;
-use tests::harness::{Authority, eventually};
+use tests::harness::{Authority, PATIENCE, eventually};
 use tests::programs::Machine;
 use tests::world::{World, bootstrapped};
 
@@ -73,7 +73,7 @@ async fn b1_a_server_or_ca_that_the_seed_tells_of_is_tried_before_it_is_switched
     )
     .await;
     tell(&world, &machine, "server", &world.seed.server_url()).await;
-    eventually("the switch", Duration::from_secs(90), || async {
+    eventually("the switch", PATIENCE, || async {
         ensure!(
             fs::read_to_string(machine.seed_kubeconfig())? != before,
             "still the old one"
@@ -89,7 +89,7 @@ async fn b1_a_server_or_ca_that_the_seed_tells_of_is_tried_before_it_is_switched
     // The consumer is told of it, at most once a minute, and over a restart too.
     agent.kill();
     let _agent = machine.start().unwrap();
-    eventually("the hook", Duration::from_secs(90), || async {
+    eventually("the hook", PATIENCE, || async {
         ensure!(told.exists(), "not run");
         Ok(())
     })

@@ -9,7 +9,7 @@ use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
-use tests::harness::{client_from, eventually};
+use tests::harness::{PATIENCE, client_from, eventually};
 use tests::programs::{Machine, bootstrap_kubeconfig};
 use tests::world::{World, bootstrapped};
 
@@ -52,7 +52,7 @@ async fn ask(client: &Client, firewall: &str) -> anyhow::Result<(PrivateKey, Str
 }
 
 async fn denied(world: &World, name: &str) -> anyhow::Result<String> {
-    eventually(&format!("request {name} denied"), Duration::from_secs(15), || async {
+    eventually(&format!("request {name} denied"), PATIENCE, || async {
         let csr = get(world, name).await?;
         ensure!(condition(&csr, "Approved").is_none(), "it was approved");
         Ok(condition(&csr, "Denied").context("not denied yet")?.0)
@@ -73,7 +73,7 @@ async fn stays_open(world: &World, name: &str) -> anyhow::Result<()> {
 }
 
 async fn approved(world: &World, name: &str) -> anyhow::Result<()> {
-    eventually(&format!("request {name} approved"), Duration::from_secs(20), || async {
+    eventually(&format!("request {name} approved"), PATIENCE, || async {
         condition(&get(world, name).await?, "Approved")
             .context("not approved yet")
             .map(|_| ())
@@ -89,7 +89,7 @@ async fn a2_a_request_that_was_made_while_the_approver_was_down_is_decided_when_
     let machine = world.machine("00001").await.unwrap();
     approver.kill();
     let _agent = machine.start().unwrap();
-    eventually("a request", Duration::from_secs(20), || async {
+    eventually("a request", PATIENCE, || async {
         ensure!(!requests_for(&world, &machine.firewall).await?.is_empty(), "none yet");
         Ok(())
     })
@@ -113,7 +113,7 @@ async fn a2_a_planted_request_does_not_stop_the_agent() {
     approver.kill();
     for (machine, deny) in [(&planted, false), (&refused, true)] {
         let agent = machine.start().unwrap();
-        let request = eventually("a request", Duration::from_secs(20), || async {
+        let request = eventually("a request", PATIENCE, || async {
             requests_for(&world, &machine.firewall).await?.pop().context("none yet")
         })
         .await
@@ -223,7 +223,7 @@ async fn a3_requests_of_others_and_for_others_are_left_alone() {
     approved(&world, &right).await.unwrap();
     assert!(approver.log().contains("ForeignRequester"), "{}", approver.log());
     // People see it with kubectl.
-    eventually("an event", Duration::from_secs(10), || async {
+    eventually("an event", PATIENCE, || async {
         let events = world
             .seed
             .kubectl_ok(&["get", "events.events.k8s.io", "-A", "-o", "json"])
@@ -270,7 +270,7 @@ async fn a3_two_keys_on_one_credential_pin_neither_until_an_operator_accepts_one
     // Meanwhile nobody holds the name: the first one's certificate opens nothing.
     let bindings: Api<k8s_openapi::api::rbac::v1::RoleBinding> =
         Api::namespaced(world.admin().await.unwrap(), world.namespace());
-    eventually("no RoleBinding", Duration::from_secs(10), || async {
+    eventually("no RoleBinding", PATIENCE, || async {
         ensure!(
             bindings
                 .get_opt(&format!("fw.metal-stack.io:{firewall}"))
@@ -442,7 +442,7 @@ async fn dry_run_explains_and_changes_nothing() {
     let dry = world.approver_with(&["--dry-run"]).unwrap();
     let record = world.record(&firewall).await.unwrap();
     let (_, name) = ask(&client_from(&kubeconfig).await.unwrap(), &firewall).await.unwrap();
-    eventually("an explained decision", Duration::from_secs(10), || async {
+    eventually("an explained decision", PATIENCE, || async {
         let line = dry
             .log()
             .lines()

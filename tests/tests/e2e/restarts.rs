@@ -9,7 +9,7 @@ use anyhow::ensure;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
-use tests::harness::eventually;
+use tests::harness::{PATIENCE, eventually};
 use tests::programs::{Machine, bootstrap_kubeconfig};
 use tests::world::{World, bootstrapped};
 
@@ -179,7 +179,8 @@ async fn d1_an_agent_that_is_killed_after_each_of_its_writes_goes_on_with_the_sa
         if machine.shoot_kubeconfig().exists() {
             token_of(&fs::read_to_string(machine.shoot_kubeconfig()).unwrap()).unwrap();
         }
-        if !written {
+        // At rest, and not just waiting for a busy machine.
+        if !written && machine.shoot_kubeconfig().exists() && machine.seed_kubeconfig().exists() {
             break;
         }
     }
@@ -218,7 +219,7 @@ async fn d2_work_on_one_shoot_goes_on_while_another_is_broken() {
     bootstrapped(&machine).await.unwrap();
     world.await_reason(&machine.firewall, "Bootstrapped").await.unwrap();
     // The bad one is named, and its firewall's seed access is provided all the same.
-    let state = eventually("the unreachable shoot named", Duration::from_secs(30), || async {
+    let state = eventually("the unreachable shoot named", PATIENCE, || async {
         let state = broken.state(&stuck).await?;
         ensure!(state["reason"] == "ShootUnreachable", "{state}");
         Ok(state)
@@ -249,7 +250,7 @@ async fn d1_a_key_or_a_link_that_was_lost_comes_back_from_the_last_good_pair() {
     fs::remove_file(machine.state().join("key.pem")).unwrap();
     fs::remove_file(machine.state().join("current.pem")).unwrap();
     let _agent = machine.start().unwrap();
-    eventually("the pair", Duration::from_secs(10), || async {
+    eventually("the pair", PATIENCE, || async {
         ensure!(certificate_of(&machine)?.serial == issued.serial, "another certificate");
         ensure!(fs::read(machine.state().join("key.pem"))? == key, "another key");
         Ok(())

@@ -2,7 +2,6 @@
 //! nothing else. Asked of the real API server, and tried.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use anyhow::Context;
 use cluster::firewall::{Firewall, FirewallMonitor};
@@ -12,7 +11,7 @@ use kube::api::{Patch, PostParams};
 use kube::discovery::{Discovery, verbs};
 use kube::{Api, Client};
 use serde_json::json;
-use tests::harness::eventually;
+use tests::harness::{PATIENCE, eventually};
 use tests::programs::Machine;
 use tests::upstream::{GENERIC_KUBECONFIG, SHOOT_TOKEN};
 use tests::world::{World, bootstrapped};
@@ -177,9 +176,7 @@ async fn a1_a_bootstrap_credential_of_either_kind_may_ask_for_a_certificate_and_
         let approver = world.approver_with(&["--bootstrap-credential", kind]).unwrap();
         let machine = world.machine(suffix).await.unwrap();
         let client = client_of(&machine.bootstrap_kubeconfig()).await.unwrap();
-        eventually("it lets in", Duration::from_secs(15), || user_of(&client))
-            .await
-            .unwrap();
+        eventually("it lets in", PATIENCE, || user_of(&client)).await.unwrap();
         may_exactly(&world, &client, |verb, group, resource, sub, _| {
             let requests = group == "certificates.k8s.io" && resource == "certificatesigningrequests";
             everybody_may(verb, group, resource, sub)

@@ -28,7 +28,7 @@ use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use server::core::plan;
-use tests::harness::{Cluster, ClusterOptions, Shared, client_from, eventually};
+use tests::harness::{Cluster, ClusterOptions, PATIENCE, Shared, client_from, eventually};
 use tests::policies::{files, full_name};
 use tests::upstream::install_crds;
 use tokio::sync::OnceCell;
@@ -152,7 +152,7 @@ async fn install(cluster: &'static Cluster) -> anyhow::Result<String> {
         dry_run: true,
         ..PostParams::default()
     };
-    eventually("the policies are in force", Duration::from_secs(30), async || {
+    eventually("the policies are in force", PATIENCE, async || {
         let meta = json!({ "name": "anything", "namespace": SHOOT });
         let role = json!({ "metadata": meta, "rules": [] });
         let binding = json!({ "metadata": meta, "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "x" } });

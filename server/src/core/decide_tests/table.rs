@@ -82,6 +82,7 @@ fn a_review_that_says_no_is_asked_again_later() {
             reason: Reason::NotAllowed,
             why,
             record: None,
+            ..
         } = refused.decide()
         else {
             panic!("{by:?}: {:?}", refused.decide())
