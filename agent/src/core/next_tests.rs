@@ -31,6 +31,7 @@ fn in_force() -> State {
     let own = Own {
         renew_at: at(NOW + 1000),
         not_after: at(NOW + 2000),
+        token: false,
     };
     State {
         own: Some(own),
@@ -74,6 +75,7 @@ fn the_way_to_a_certificate_goes_step_by_step() {
         own: Some(Own {
             renew_at: at(1),
             not_after: at(2),
+            token: false,
         }),
         ..in_force()
     };
@@ -81,6 +83,7 @@ fn the_way_to_a_certificate_goes_step_by_step() {
         own: Some(Own {
             renew_at: at(1),
             not_after: at(NOW + 9),
+            token: false,
         }),
         ..in_force()
     };
@@ -291,6 +294,7 @@ fn a_certificate_that_is_due_as_soon_as_it_is_issued_is_not_renewed_in_circles()
         Event::Switched(Own {
             renew_at: at(NOW - 1),
             not_after: at(NOW + 9),
+            token: false,
         }),
         now(),
     );
@@ -341,7 +345,7 @@ prop_compose! {
             quiet_until: flags[11].then(|| at(NOW + 1)),
             found: found.map(|found| at(NOW + found)),
             handover: handover.map(|(expires, since)| Pending { expires: at(NOW + expires), since: at(NOW + since) }),
-            own: own.map(|(renew, rest)| Own { renew_at: at(NOW + renew), not_after: at(NOW + renew + rest) }),
+            own: own.map(|(renew, rest)| Own { renew_at: at(NOW + renew), not_after: at(NOW + renew + rest), token: false }),
             request: request.map(|(standing, replacement, sent, polls, poll, via)| Request {
                 standing, replacement, polls, via, sent: sent.map(|sent| at(NOW + sent)), poll_at: at(NOW + poll),
             }),
@@ -392,10 +396,12 @@ fn outcome(action: Action, luck: u8, now: Timestamp) -> Vec<Event> {
         (Action::Switch, 0) => vec![Event::Switched(Own {
             renew_at: soon(-5),
             not_after: soon(5),
+            token: false,
         })],
         (Action::Switch, 2) => vec![Event::Switched(Own {
             renew_at: soon(5),
             not_after: soon(9),
+            token: false,
         })],
         (Action::TryOffer, _) if good => vec![Event::OfferTaken],
         (Action::ReadSeed, 0) => done(Job::Seed, &[Event::OwnAccepted, Event::OfferFound]),

@@ -357,6 +357,7 @@ fn seen(firewall: &FirewallName) -> Seen<'_> {
         ca: "ca-a",
         created: at(1),
         kind: CredentialKind::Token,
+        mode: contract::access::Mode::Certificate,
         accept_key: None,
         rebootstrap: None,
         export: None,
