@@ -14,6 +14,8 @@ mod minutes;
 mod operator;
 #[path = "life_tests/proof.rs"]
 mod proof;
+#[path = "life_tests/tokens.rs"]
+mod tokens;
 
 const UID: &str = "uid-a";
 const SEED: &str = "seed-a";

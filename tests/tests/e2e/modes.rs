@@ -264,3 +264,31 @@ async fn b6_a9_a_firewall_with_a_token_comes_along_when_its_control_plane_moves(
         .unwrap();
     stage.a.is_left_clean(Leaves::Namespace).await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn b6_a_token_is_taken_back_with_its_account_and_only_the_machines_key_brings_another() {
+    let world = World::new("shoot--b6--revoked").await.unwrap();
+    let _approver = world.approver_with(&TOKENS).unwrap();
+    let (machine, _agent) = came_in(&world, "00001").await;
+    let stolen = works_with_token(&world, &machine).await;
+    let account = [
+        "delete",
+        "serviceaccount",
+        "-n",
+        names::ACCESS_NAMESPACE,
+        &machine.firewall,
+    ];
+    world.seed.kubectl_ok(&account).await.unwrap();
+    is_refused(&world.seed.kubeconfig_with_token(&stolen), EVENTUALLY)
+        .await
+        .unwrap();
+    // A firewall that says it is refused is let in anew five minutes after it was last.
+    eventually("another token", Duration::from_secs(420), || async {
+        ensure!(token_file(&machine)? != stolen, "still the one that was taken back");
+        Ok(())
+    })
+    .await
+    .with_context(|| format!("{}\n--- approver\n{}", machine.log(), world.home.log()))
+    .unwrap();
+    works_with_token(&world, &machine).await;
+}

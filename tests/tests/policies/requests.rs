@@ -214,7 +214,6 @@ async fn one_condition_of_ours_is_added_and_no_other() {
         ]),
         json!([condition("Denied", "BadSubject"), token()]),
         json!([token()]),
-        json!([condition("Approved", names::APPROVED_REASON), token(), token()]),
     ] {
         let what = conditions.to_string();
         refused(
