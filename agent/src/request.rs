@@ -360,6 +360,9 @@ impl Machine {
                     previous: self.access.clone(),
                 };
                 self.store.begin_switch(&switching, &candidate.access)?;
+            } else if self.store.switching()?.is_some() {
+                // Of a switch that was cut short: where it led must not count once it is put away.
+                self.store.keep_access(&candidate.access)?;
             }
             self.store.switch_pair(&candidate.pair, key)?;
             self.store.install(&candidate.access)

@@ -40,6 +40,11 @@ impl Provision<'_> {
                 .map_err(|e| self.call_error(e))?;
             applied.remember(&key, &content);
         }
+        if let Some(tokens) = &plan.tokens {
+            self.tokens(tokens).await?;
+        }
+        self.role_binding(plan.role_binding.as_ref()).await?;
+        // The last of all: what it tells of stands.
         let (key, content) = self.content("Secret", &plan.agent_secret);
         if !applied.recently(&key, &content) {
             seed.apply_secret(self.namespace, &plan.agent_secret)
@@ -47,10 +52,7 @@ impl Provision<'_> {
                 .map_err(|e| self.call_error(e))?;
             applied.remember(&key, &content);
         }
-        if let Some(tokens) = &plan.tokens {
-            self.tokens(tokens).await?;
-        }
-        self.role_binding(plan.role_binding.as_ref()).await
+        Ok(())
     }
 
     /// The account first: a right to the tokens of nobody is worth nothing. What is not wanted any more the sweeper takes
