@@ -11,6 +11,8 @@ pub(crate) enum Judgement {
     Approved,
     /// With the certificate and its chain, as PEM.
     Issued(String),
+    /// With a token in the place of a certificate, sealed.
+    Granted(String),
     /// It is not our request at all.
     Foreign(String),
     /// Denied, or failed.
@@ -37,6 +39,11 @@ pub(crate) fn judge(object: &CertificateSigningRequest, request: &[u8], user: &s
             let message = cut(condition.message.as_deref().unwrap_or("no message"));
             return Judgement::Refused(format!("{word}: {reason}: {message}"));
         }
+    }
+    if let Some(granted) = condition(contract::grant::CONDITION)
+        && condition("Approved").is_some()
+    {
+        return Judgement::Granted(granted.message.clone().unwrap_or_default());
     }
     let certificate = status
         .and_then(|status| status.certificate.as_ref())

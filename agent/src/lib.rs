@@ -21,6 +21,7 @@ mod seed;
 mod shoot;
 mod status;
 mod store;
+mod token;
 
 use std::fmt::Display;
 use std::io::Write;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use cluster::client::connect;
-use contract::access::AgentAccess;
+use contract::access::{AgentAccess, Mode};
 use contract::digest::sha256_hex;
 use contract::handover::{Fence, SealKey};
 use contract::key::{PrivateKey, PublicKey};
@@ -119,6 +119,8 @@ pub(crate) struct Machine {
     pub(crate) seen: Option<FirewallSeen>,
     /// The value of the annotation that asks for a renewal and was not taken up yet.
     pub(crate) asked: Option<String>,
+    /// What the seed wants us to work with, since it was asked last.
+    pub(crate) wanted_mode: Option<Mode>,
     /// Serial of the certificate that the seed wants renewed.
     pub(crate) superseded: Option<String>,
     pub(crate) offer: Option<AgentAccess>,
@@ -138,8 +140,11 @@ pub(crate) struct Machine {
 impl Machine {
     pub(crate) fn open(settings: Settings) -> Result<Self, StartError> {
         let store = Store::open(settings.paths.clone())?;
-        let pair = store.pair()?;
         let access = store.access()?;
+        let pair = match &access {
+            Some(access) => store.of(access)?,
+            None => store.pair()?,
+        };
         let key = match (store.key()?, &pair) {
             (Some(key), Some((_, other))) if key.public() != other.public() => {
                 return Err(StartError::KeysDiffer {
@@ -159,7 +164,13 @@ impl Machine {
             warn!("{error}: waiting for the next handover");
             None
         });
+        let switched_to = access.as_ref().map(Access::mode);
         let (access, pending) = store.recover(pair.as_ref().map(|(pair, _)| pair), access, pending)?;
+        let pair = match &access {
+            // A switch to the other kind has not happened.
+            Some(access) if Some(access.mode()) != switched_to => store.of(access)?,
+            _ => pair,
+        };
         let fence = store.fence(pending.as_ref())?;
         // A pair without the seed it is for is worth nothing; the seed alone tells where to begin again.
         let pair = access.as_ref().and(pair);
@@ -219,6 +230,7 @@ impl Machine {
             cut_off: false,
             seen: None,
             asked: None,
+            wanted_mode: None,
             superseded: None,
             offer: None,
             lifeline,
@@ -269,7 +281,7 @@ impl Machine {
         match &self.pair {
             Some(pair) => info!(
                 firewall = %self.firewall, serial = %pair.issued.serial, until = %pair.issued.not_after,
-                "started with its own certificate"
+                "started with its own {}", pair.mode().as_str()
             ),
             None => info!(firewall = %self.firewall, "started, bootstrapping"),
         }
@@ -279,6 +291,7 @@ impl Machine {
     async fn step(&mut self) {
         let now = Timestamp::now();
         let seen = self.look(now);
+        self.state.token_wanted = self.wanted_mode.unwrap_or_else(|| self.mode()) == Mode::Token;
         self.look_after_report(now);
         self.report_changes();
         match next(&self.state, &seen, now) {
@@ -287,6 +300,7 @@ impl Machine {
             Action::AcceptRenewal => self.accept_renewal(),
             Action::TakeUp => self.take_up(),
             Action::DropHandover => self.drop_handover(),
+            Action::RenewToken => self.renew_token().await,
             Action::WriteRequest { replacement, via } => self.write_request(replacement, via),
             Action::SendRequest(via) => self.send_request(via).await,
             Action::PollRequest(via) => self.poll_request(via).await,
@@ -321,7 +335,9 @@ impl Machine {
         // Once: its successor has another serial.
         let own = self.pair.as_ref().map(|pair| &pair.issued.serial);
         let superseded = own.is_some() && self.superseded.as_ref() == own;
-        let renewal = self.asked.is_some() || superseded || self.store.paths.renew().exists();
+        let mode = self.access.as_ref().map(Access::mode);
+        let another = self.wanted_mode.is_some() && mode.is_some() && self.wanted_mode != mode;
+        let renewal = self.asked.is_some() || superseded || another || self.store.paths.renew().exists();
         let accepted = self.state.accepted(now);
         let nothing = Seen {
             bootstrap: false,
@@ -413,12 +429,18 @@ impl Machine {
         }
     }
 
+    /// What we work with.
+    pub(crate) fn mode(&self) -> Mode {
+        self.pair.as_ref().map_or(Mode::Certificate, OwnPair::mode)
+    }
+
     pub(crate) fn own_times(&self) -> Option<Own> {
         let issued = &self.pair.as_ref()?.issued;
         let renew_at = renewal_at(&self.firewall, issued.not_before, issued.not_after);
         Some(Own {
             renew_at,
             not_after: issued.not_after,
+            token: self.mode() == Mode::Token,
         })
     }
 }

@@ -41,6 +41,11 @@ impl Paths {
         self.state.join("current.pem")
     }
 
+    /// The token in use, beside the certificate of before: whoever reads that one still finds it.
+    pub fn current_token(&self) -> PathBuf {
+        self.state.join("current.token")
+    }
+
     pub fn pairs(&self) -> PathBuf {
         self.state.join("pairs")
     }

@@ -5,6 +5,7 @@ use cluster::api::call;
 use cluster::failure::{Class, Failure};
 use cluster::firewall::Firewall;
 use contract::cert::read_certificate;
+use contract::grant;
 use contract::key::PrivateKey;
 use contract::names::SIGNER;
 use jiff::{SignedDuration, Timestamp};
@@ -14,14 +15,14 @@ use kube::Api;
 use kube::api::{ObjectMeta, PostParams};
 use tracing::info;
 
-use crate::core::{Event, Job, Own, Patience, Standing, Via, Void};
+use crate::core::{Event, Job, Patience, Standing, Via, Void};
 use crate::files;
 use crate::handover::PendingHandover;
 use crate::judge::{Judgement, judge};
 use crate::link::{Link, link, who_am_i};
 use crate::machine::Machine;
 use crate::pair::OwnPair;
-use crate::store::{Access, Handled, Switching, new_request};
+use crate::store::{Access, Handled, StoredRequest, Switching, new_request};
 
 /// So far ahead of ours the signer's clock may be.
 const SKEW: SignedDuration = SignedDuration::from_mins(5);
@@ -30,11 +31,11 @@ const AUTHENTICATION_LAG: SignedDuration = SignedDuration::from_secs(60);
 
 /// A certificate that is not in force yet.
 pub(crate) struct Candidate {
-    pair: OwnPair,
-    access: Access,
+    pub(crate) pair: OwnPair,
+    pub(crate) access: Access,
     /// The way it came.
-    via: Via,
-    link: Option<Link>,
+    pub(crate) via: Via,
+    pub(crate) link: Option<Link>,
 }
 
 impl Machine {
@@ -185,6 +186,7 @@ impl Machine {
                 }
                 self.advanced(Event::RequestStands(Standing::Approved));
             }
+            Judgement::Granted(grant) => self.granted(via, link, &request, &grant),
             Judgement::Issued(chain) => self.issued(via, link, &request.name, &chain),
             Judgement::Foreign(why) => {
                 self.problem(
@@ -203,11 +205,36 @@ impl Machine {
     /// Whether what came of a request is the very certificate that we work with, whoever sent it: after a first
     /// bootstrap that was the bootstrap credential, and now we look with our own.
     fn in_force(&self, object: &CertificateSigningRequest) -> bool {
+        let conditions = object.status.as_ref().and_then(|status| status.conditions.as_ref());
+        let granted = conditions
+            .and_then(|all| all.iter().find(|condition| condition.type_ == grant::CONDITION))
+            .and_then(|condition| grant::read(condition.message.as_deref()?).ok());
+        if let (Some(granted), Some(pair)) = (granted, &self.pair) {
+            return granted.serial == pair.issued.serial;
+        }
         let certificate = object.status.as_ref().and_then(|status| status.certificate.as_ref());
         let issued = certificate
             .and_then(|chain| str::from_utf8(&chain.0).ok())
             .and_then(|chain| read_certificate(chain).ok());
         issued.is_some() && issued.as_ref() == self.pair.as_ref().map(|pair| &pair.issued)
+    }
+
+    /// A token: only the key that signed the request opens it.
+    fn granted(&mut self, via: Via, link: &Link, request: &StoredRequest, message: &str) {
+        let Some(key) = &self.key else { return };
+        let opened = grant::read(message)
+            .and_then(|grant| grant.open(key, request.pem.as_bytes()))
+            .and_then(|token| OwnPair::of_token(token, &self.firewall, key));
+        match opened {
+            Ok(pair) => self.issued_to_us(via, link, &request.name, pair),
+            Err(error) => {
+                self.problem(
+                    Job::Access.as_str(),
+                    &format!("the token for request {} is refused: {error}", request.name),
+                );
+                self.after(Event::RequestVoid(Void::Refused));
+            }
+        }
     }
 
     fn issued(&mut self, via: Via, link: &Link, request: &str, chain: &str) {
@@ -239,12 +266,17 @@ impl Machine {
             );
             return self.failed(Job::Access, Patience::Slow, &problem);
         }
-        info!(firewall = %self.firewall, request, serial = %issued.serial, until = %issued.not_after, "certificate issued");
+        let mode = pair.mode().as_str();
+        info!(firewall = %self.firewall, request, serial = %issued.serial, until = %issued.not_after, "{mode} issued");
         // A renewal changes nothing but the certificate; a bootstrap brings its own server and CA.
         let access = match (&self.access, via) {
             (Some(access), Via::Own) => access.clone(),
             (Some(access), Via::Bootstrap) if same_seed(access, &link.access) => access.clone(),
             _ => link.access.clone(),
+        };
+        let access = Access {
+            mode: mode.to_owned(),
+            ..access
         };
         self.candidate = Some(Candidate {
             pair,
@@ -301,10 +333,10 @@ impl Machine {
         let kubeconfig = access.with(pair.credential()).map_err(Trial::Useless)?;
         let mut link = link("the seed", access, &kubeconfig).map_err(Trial::Useless)?;
         let user = who_am_i(&link.client, "the seed").await?;
-        if user != self.firewall.user() {
+        if user != pair.user() {
             return Err(Trial::Useless(format!(
                 "the seed knows it as {user:?}, not as {:?}",
-                self.firewall.user()
+                pair.user()
             )));
         }
         let firewalls: Api<Firewall> = Api::namespaced(link.client.clone(), &access.namespace);
@@ -328,6 +360,9 @@ impl Machine {
                     previous: self.access.clone(),
                 };
                 self.store.begin_switch(&switching, &candidate.access)?;
+            } else if self.store.switching()?.is_some() {
+                // Of a switch that was cut short: where it led must not count once it is put away.
+                self.store.keep_access(&candidate.access)?;
             }
             self.store.switch_pair(&candidate.pair, key)?;
             self.store.install(&candidate.access)
@@ -337,7 +372,8 @@ impl Machine {
             return self.failed(Job::Access, Patience::Normal, &error);
         }
         let issued = &candidate.pair.issued;
-        info!(firewall = %self.firewall, serial = %issued.serial, server = %candidate.access.server, "switched to the new certificate");
+        let mode = candidate.pair.mode().as_str();
+        info!(firewall = %self.firewall, serial = %issued.serial, server = %candidate.access.server, "switched to the new {mode}");
         self.pair = Some(candidate.pair);
         self.access = Some(candidate.access);
         self.own = candidate.link;
@@ -367,11 +403,11 @@ impl Machine {
             self.store.remove_switching()
         })();
         match (put_away, self.own_times()) {
-            (Ok(()), Some(Own { renew_at, not_after })) => {
+            (Ok(()), Some(own)) => {
                 self.handled = handled;
                 self.request = None;
                 self.problems.remove("credential");
-                self.advanced(Event::Switched(Own { renew_at, not_after }));
+                self.advanced(Event::Switched(own));
             }
             (Err(error), _) => {
                 // The pair is in force. What is left is put away when the request is looked at again.

@@ -4,7 +4,7 @@
 use cluster::api::call;
 use cluster::failure::{Class, Failure};
 use cluster::firewall::{Firewall, ShootAccess};
-use contract::access::{AgentAccess, Mode};
+use contract::access::AgentAccess;
 use contract::kubeconfig::CaBundle;
 use contract::names::RENEW;
 use jiff::{SignedDuration, Timestamp};
@@ -107,7 +107,7 @@ impl Machine {
             return Ok(());
         };
         let ca = CaBundle::from_pem(&told.ca).map_err(|e| format!("key \"ca.crt\" {e}"))?;
-        let Mode::Certificate = told.mode;
+        self.wanted_mode = Some(told.mode);
         let offered = told.server != access.server || ca.pem() != access.ca;
         self.superseded.clone_from(&told.renew);
         access.seed = Some(told.seed.clone());
@@ -190,6 +190,8 @@ enum ReadError {
 
 #[cfg(test)]
 mod tests {
+    use contract::access::Mode;
+
     use super::*;
     use crate::handover::tests::Fixture;
 

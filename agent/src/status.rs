@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use contract::grant::is_token;
 use contract::key::Thumbprint;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -122,8 +123,9 @@ impl Status {
         line("seed id", self.seed.clone().unwrap_or_else(none));
         line("namespace", self.namespace.clone().unwrap_or_else(none));
         line("key", self.key.as_ref().map_or_else(none, ToString::to_string));
+        let token = self.certificate.as_ref().is_some_and(|used| is_token(&used.issuer));
         line(
-            "certificate",
+            if token { "token" } else { "certificate" },
             self.certificate.as_ref().map_or_else(none, |certificate| {
                 format!(
                     "{} from {} until {}, renewed from {} on",

@@ -4,7 +4,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use contract::access::Mode;
 use contract::csr::{self, CsrError};
+use contract::grant::read_token;
 use contract::handover::{Fence, Order};
 use contract::key::{KeyError, PrivateKey, PublicKey};
 use contract::kubeconfig::{CaBundle, Credential, Kubeconfig, KubeconfigError};
@@ -52,11 +54,15 @@ pub(crate) struct Access {
     /// Whose handovers are authentic.
     #[serde(default)]
     pub handover_keys: Vec<PublicKey>,
-    /// How this firewall keeps its access; `certificate` is all that this version knows.
+    /// What this firewall works with, as `Mode` has it: `current.pem`, or `current.token`.
     pub mode: String,
 }
 
 impl Access {
+    pub(crate) fn mode(&self) -> Mode {
+        Mode::parse(&self.mode).unwrap_or(Mode::Certificate)
+    }
+
     /// A kubeconfig for this access with a credential.
     pub(crate) fn with(&self, credential: Credential) -> Result<Kubeconfig, String> {
         let ca = CaBundle::from_pem(&self.ca).map_err(|e| format!("the seed's CA {e}"))?;
@@ -172,21 +178,51 @@ impl Store {
         Ok(found.pop())
     }
 
+    /// The token in use. One that cannot be read counts as none: there is no other that would do.
+    pub(crate) fn token(&self, firewall: &FirewallName) -> Result<Option<(OwnPair, PrivateKey)>, StoreError> {
+        let (Some(text), Some(key)) = (files::read_private(&self.paths.current_token())?, self.key()?) else {
+            return Ok(None);
+        };
+        let token = OwnPair::of_token(text.trim_end().to_owned().into(), firewall, &key);
+        Ok(token.ok().map(|token| (token, key)))
+    }
+
+    /// What this access is worked with.
+    pub(crate) fn of(&self, access: &Access) -> Result<Option<(OwnPair, PrivateKey)>, StoreError> {
+        match access.mode() {
+            Mode::Certificate => self.pair(),
+            Mode::Token => self.token(&access.firewall),
+        }
+    }
+
+    fn link_of(&self, mode: Mode) -> PathBuf {
+        match mode {
+            Mode::Certificate => self.paths.current(),
+            Mode::Token => self.paths.current_token(),
+        }
+    }
+
     /// Whether the link leads to this pair's file.
     pub(crate) fn is_current(&self, pair: &OwnPair) -> bool {
-        fs::read_link(self.paths.current()).is_ok_and(|target| target == pair_file(pair))
+        fs::read_link(self.link_of(pair.mode())).is_ok_and(|target| target == pair_file(pair))
     }
 
     /// Puts a pair in force: first the file, then the link to it.
     pub(crate) fn switch_pair(&self, pair: &OwnPair, key: &PrivateKey) -> Result<(), StoreError> {
         let file = pair_file(pair);
-        let text = Zeroizing::new(format!("{}{}", pair.chain, key.to_pem().as_str()));
-        let wanted = pair.issued.clone();
-        files::write(&self.paths.state.join(&file), &text, |text| match parse_pair(text) {
-            Some((found, _)) if found.issued == wanted => Ok(()),
-            _ => Err("the certificate and its key do not read as a pair"),
+        let wanted = &pair.issued;
+        let read_back = |text: &str| match pair.mode() {
+            Mode::Certificate => parse_pair(text).map(|(found, _)| found.issued),
+            Mode::Token => read_token(&text.trim_end().to_owned().into(), &wanted.firewall, &key.public()).ok(),
+        };
+        files::write(&self.paths.state.join(&file), &pair.text(), |text| {
+            if read_back(text).as_ref() == Some(wanted) {
+                Ok(())
+            } else {
+                Err("what the seed knows this machine by does not read back")
+            }
         })?;
-        files::link(&self.paths.current(), &file)?;
+        files::link(&self.link_of(pair.mode()), &file)?;
         self.drop_old_pairs(&self.paths.state.join(&file));
         Ok(())
     }
@@ -316,12 +352,16 @@ impl Store {
         self.write_json(&self.paths.handled(), handled)
     }
 
-    /// The consumer's kubeconfig for the seed: it names the pair's file, so a renewal does not touch it.
+    /// The consumer's kubeconfig for the seed: it names the file of the pair or token, so a renewal does not touch it.
     pub(crate) fn seed_kubeconfig(&self, access: &Access) -> Result<Zeroizing<String>, StoreError> {
-        let current = std::path::absolute(self.paths.current()).unwrap_or_else(|_| self.paths.current());
-        let files = Credential::CertificateFiles {
-            certificate: current.clone(),
-            key: current,
+        let link = self.link_of(access.mode());
+        let current = std::path::absolute(&link).unwrap_or(link);
+        let files = match access.mode() {
+            Mode::Certificate => Credential::CertificateFiles {
+                certificate: current.clone(),
+                key: current,
+            },
+            Mode::Token => Credential::TokenFile(current),
         };
         let kubeconfig = access.with(files).map_err(|e| {
             content(

@@ -54,6 +54,10 @@ pub fn connect(what: &str, kubeconfig: &Kubeconfig) -> Result<Client, ClientErro
             token: Some(token.clone()),
             ..AuthInfo::default()
         },
+        Credential::TokenFile(path) => AuthInfo {
+            token_file: Some(path.to_string_lossy().into_owned()),
+            ..AuthInfo::default()
+        },
         Credential::Certificate {
             certificate_pem,
             key_pem,

@@ -20,6 +20,23 @@ const RENEW: &str = "renew";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     Certificate,
+    /// Tokens of a ServiceAccount of its own.
+    Token,
+}
+
+impl Mode {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Certificate => "certificate",
+            Self::Token => "token",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Certificate, Self::Token]
+            .into_iter()
+            .find(|mode| mode.as_str() == text)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -56,10 +73,8 @@ impl AgentAccess {
             let bytes = data.get(key).ok_or(AccessError::Missing(key))?;
             String::from_utf8(bytes.clone()).map_err(|_| AccessError::NotText(key))
         };
-        let mode = match text(MODE)?.as_str() {
-            "certificate" => Mode::Certificate,
-            other => return Err(AccessError::Mode(other.chars().take(32).collect())),
-        };
+        let mode = text(MODE)?;
+        let mode = Mode::parse(&mode).ok_or_else(|| AccessError::Mode(mode.chars().take(32).collect()))?;
         let handover_keys =
             serde_json::from_str(&text(HANDOVER_KEYS)?).map_err(|e| AccessError::HandoverKeys(e.to_string()))?;
         let text_opt = |key| data.contains_key(key).then(|| text(key)).transpose();
@@ -76,13 +91,10 @@ impl AgentAccess {
 
     pub fn write(&self) -> Result<BTreeMap<String, SecretString>, AccessError> {
         let keys = serde_json::to_string(&self.handover_keys).map_err(|e| AccessError::HandoverKeys(e.to_string()))?;
-        let mode = match self.mode {
-            Mode::Certificate => "certificate",
-        };
         let mut data = BTreeMap::from([
             (SERVER.to_owned(), self.server.clone().into()),
             (CA.to_owned(), self.ca.clone().into()),
-            (MODE.to_owned(), mode.to_owned().into()),
+            (MODE.to_owned(), self.mode.as_str().to_owned().into()),
             (SEED.to_owned(), self.seed.clone().into()),
             (HANDOVER_KEYS.to_owned(), keys.into()),
         ]);

@@ -6,6 +6,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use aws_lc_rs::digest::{SHA256, digest};
+use aws_lc_rs::encoding::{AsBigEndian, EcPrivateKeyBin};
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{
     ECDSA_P256_SHA256_ASN1, ECDSA_P256_SHA256_ASN1_SIGNING, ECDSA_P384_SHA384_ASN1_SIGNING,
@@ -114,6 +115,12 @@ impl PrivateKey {
             .sign(&SystemRandom::new(), message)
             .map_err(|_| KeyError::Signing)?;
         Ok(signature.as_ref().to_vec())
+    }
+
+    /// The private number alone, as HPKE wants it: for what is sealed to this machine's key.
+    pub(crate) fn scalar(&self) -> Result<Zeroizing<Vec<u8>>, KeyError> {
+        let scalar: EcPrivateKeyBin<'_> = self.pair.private_key().as_be_bytes().map_err(|_| KeyError::Encoding)?;
+        Ok(Zeroizing::new(scalar.as_ref().to_vec()))
     }
 
     fn from_der(der: &[u8]) -> Result<Self, KeyError> {

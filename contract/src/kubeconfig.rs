@@ -53,6 +53,8 @@ pub enum Credential {
     /// Only in Gardener's template.
     None,
     Token(SecretString),
+    /// As with `CertificateFiles`.
+    TokenFile(PathBuf),
 }
 
 /// What a bootstrap kubeconfig tells the agent beside the way to the seed.
@@ -117,7 +119,7 @@ impl Kubeconfig {
         read::read(what, text, Source::Given)
     }
 
-    /// One that we wrote on this machine: its certificate and key may be files.
+    /// One that we wrote on this machine: its credential may be files.
     pub fn read_local(what: &str, text: &str) -> Result<Self, KubeconfigError> {
         read::read(what, text, Source::Local)
     }

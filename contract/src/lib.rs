@@ -5,6 +5,7 @@ pub mod access;
 pub mod cert;
 pub mod csr;
 pub mod digest;
+pub mod grant;
 pub mod handover;
 pub mod issuer;
 pub mod jws;

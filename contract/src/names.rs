@@ -35,6 +35,10 @@ pub const TOKEN_SECRET_TYPE: &str = "bootstrap.kubernetes.io/token";
 pub const SERVICE_ACCOUNT_NAMESPACE: &str = "firewall-bootstrap";
 pub const SERVICE_ACCOUNT_USER_PREFIX: &str = "system:serviceaccount:firewall-bootstrap:";
 pub const SERVICE_ACCOUNT_GROUP: &str = "system:serviceaccounts:firewall-bootstrap";
+/// Namespace of the ServiceAccounts whose tokens are a firewall's access itself, where certificates are not.
+pub const ACCESS_NAMESPACE: &str = "firewall-access";
+pub const ACCESS_USER_PREFIX: &str = "system:serviceaccount:firewall-access:";
+pub const ACCESS_GROUP: &str = "system:serviceaccounts:firewall-access";
 
 /// Resources that a SubjectAccessReview asks for: they exist in RBAC only.
 pub const BOOTSTRAP_SUBRESOURCE: &str = "firewallcontroller";
@@ -74,6 +78,8 @@ pub const FIREWALL_LABEL: &str = "firewall.metal-stack.io/firewall";
 
 /// Which namespace that firewall's Firewall stands in.
 pub const NAMESPACE_LABEL: &str = "firewall.metal-stack.io/namespace";
+/// UID of that Firewall.
+pub const UID_LABEL: &str = "firewall.metal-stack.io/uid";
 
 /// Annotations. On the FirewallMonitor, in the shoot:
 pub const SEED_ACCESS: &str = "firewall.metal-stack.io/seed-access";
@@ -128,6 +134,11 @@ impl FirewallName {
     /// The Kubernetes user that its certificate makes it.
     pub fn user(&self) -> String {
         format!("{USER_PREFIX}{}", self.0)
+    }
+
+    /// The Kubernetes user that its token makes it.
+    pub fn access_user(&self) -> String {
+        format!("{ACCESS_USER_PREFIX}{}", self.0)
     }
 
     /// Its Role and RoleBinding. A name that nobody else gives to a Role: of a Role that was there before, the approver

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 pub use self::keys::{KeyVerdict, Keys, Pin};
+use crate::cert::counts_from;
 use crate::handover::Order;
 use crate::key::Thumbprint;
 
@@ -36,6 +37,13 @@ pub struct Record {
     pub keys: Keys,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate: Option<Certificate>,
+    /// The firewall has a ServiceAccount for its access here: it is to work with tokens, or did and is not known to have left
+    /// them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tokens: bool,
+    /// Until when they are left to it yet, since it said that it works with a certificate: its consumer may be slower.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens_until: Option<Timestamp>,
     /// The value of the rebootstrap annotation that was last acted on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rebootstrap: Option<String>,
@@ -135,6 +143,22 @@ pub struct Certificate {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub issuer_key: Option<String>,
     pub request: String,
+}
+
+impl Certificate {
+    /// A token stands in the place of a certificate: with dates and a number, and its ServiceAccount's user as issuer.
+    pub fn is_token(&self) -> bool {
+        crate::grant::is_token(&self.issuer)
+    }
+
+    /// From when on its life counts, for telling which of two came later.
+    pub fn began(&self) -> Timestamp {
+        if self.is_token() {
+            self.not_before
+        } else {
+            counts_from(self.not_before, self.not_after)
+        }
+    }
 }
 
 impl Record {

@@ -66,6 +66,12 @@ pub struct Certificate {
     pub issuer: String,
 }
 
+impl Certificate {
+    pub fn is_token(&self) -> bool {
+        crate::grant::is_token(&self.issuer)
+    }
+}
+
 impl Report {
     pub fn sign(&self, key: &PrivateKey) -> Result<String, JwsError> {
         jws::sign(TYPE, key, self)

@@ -5,6 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use contract::access::Mode;
 use contract::names::{self, FirewallName};
 use contract::record::{CredentialKind, Record};
 use contract::token::SeedKey;
@@ -45,6 +46,8 @@ pub struct Approver {
     pub seed: Seed,
     pub key: SeedKey,
     pub kind: RwLock<CredentialKind>,
+    /// What firewalls are to work with.
+    pub mode: Mode,
     pub dry_run: bool,
     pub poll: Duration,
     /// Empty: all.

@@ -77,6 +77,16 @@ pub struct Run {
     )]
     pub bootstrap_credential: BootstrapCredential,
 
+    /// What a firewall works with: a certificate, or short tokens of a ServiceAccount, which it renews itself. Firewalls that
+    /// are in follow a change by themselves. `token` is also for a seed that signs no client certificates.
+    #[arg(
+        long,
+        env = "FIREWALL_APPROVER_SEED_ACCESS",
+        value_enum,
+        default_value = "certificate"
+    )]
+    pub seed_access: SeedAccess,
+
     /// Decide and explain, but approve, deny, provide and record nothing for any firewall. (The seed's key and the
     /// short-lived token of `auto` are still made.) Of use where firewalls have their records already.
     #[arg(long, env = "FIREWALL_APPROVER_DRY_RUN")]
@@ -105,6 +115,21 @@ pub enum BootstrapCredential {
     Auto,
     Token,
     ServiceAccount,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SeedAccess {
+    Certificate,
+    Token,
+}
+
+impl From<SeedAccess> for contract::access::Mode {
+    fn from(access: SeedAccess) -> Self {
+        match access {
+            SeedAccess::Certificate => Self::Certificate,
+            SeedAccess::Token => Self::Token,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -259,7 +259,7 @@ async fn make(approver: &Approver) -> Result<(), CanaryError> {
     let what = "create the CertificateSigningRequest of a canary";
     let made = call(what, requests.create(&PostParams::default(), &object)).await?;
     let name = made.name_any();
-    if !requests::write(&made, "Approved", names::APPROVED_REASON, APPROVED, approver).await? {
+    if !requests::write(&made, &[("Approved", names::APPROVED_REASON, APPROVED)], approver).await? {
         return Err(CanaryError::Changed(name));
     }
     let certificate = await_certificate(&requests, &name).await?;

@@ -1,6 +1,8 @@
 //! The bootstrap credential in the seed, of both kinds: makes it stand, hands it out, revokes it. When it is to stand
 //! and for how long is on record (`core::life`); nothing here invents a token that a restart would invent anew.
 
+use contract::grant::{self, GrantError};
+use contract::key::PublicKey;
 use contract::kubeconfig::{BootstrapExtension, Credential as KubeconfigCredential, Kubeconfig};
 use contract::names::{self, FirewallName};
 use contract::record::{Credential, CredentialKind};
@@ -10,7 +12,7 @@ use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, T
 use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
-use kube::api::{Api, PostParams};
+use kube::api::{Api, DeleteParams, PostParams};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::json;
 use thiserror::Error;
@@ -32,8 +34,10 @@ pub enum CredentialError {
         "Secret {0}/firewall-approver-key has no key `key`: restore it, or delete the Secret to have a new one made (every unused bootstrap token then changes)"
     )]
     NoSeedKey(String),
-    #[error("the token of ServiceAccount firewall-bootstrap/{0} came back empty")]
+    #[error("the token of ServiceAccount {0} came back empty")]
     NoToken(FirewallName),
+    #[error("the token of ServiceAccount firewall-access/{0}: {1}")]
+    Grant(FirewallName, GrantError),
 }
 
 /// What became of making a credential stand.
@@ -222,6 +226,54 @@ async fn service_account(
         .status
         .map(|status| SecretString::from(status.token))
         .ok_or_else(|| CredentialError::NoToken(firewall.clone()))
+}
+
+/// How long a firewall's access token lives. It renews it long before.
+const ACCESS_TOKEN_SECONDS: i64 = 24 * 3600;
+
+/// Has the ServiceAccount stand whose tokens are this firewall's access. One that was made for another Firewall of its name
+/// goes, and with it every token of it.
+pub async fn access_account(seed: &Seed, account: &ServiceAccount) -> Result<(), CredentialError> {
+    let (namespace, name) = (names::ACCESS_NAMESPACE, account.name_any());
+    let accounts: Api<ServiceAccount> = Api::namespaced(seed.client.clone(), namespace);
+    let what = |verb: &str| format!("{verb} ServiceAccount {namespace}/{name}");
+    if let Some(found) = call_opt(what("get"), accounts.get(&name)).await? {
+        if found.labels() == account.labels() {
+            return Ok(());
+        }
+        call_opt(what("delete"), accounts.delete(&name, &DeleteParams::default())).await?;
+    }
+    apply(&accounts, names::APPROVER, &name, account).await?;
+    Ok(())
+}
+
+/// The answer to a firewall's request where it is to work with tokens, as it stands in a condition of the request.
+pub async fn grant(
+    seed: &Seed,
+    of: &plan::Firewall<'_>,
+    key: &PublicKey,
+    request: &[u8],
+) -> Result<String, CredentialError> {
+    let (namespace, firewall) = (names::ACCESS_NAMESPACE, of.name);
+    access_account(seed, &plan::access_account(of)).await?;
+    let accounts: Api<ServiceAccount> = Api::namespaced(seed.client.clone(), namespace);
+    let request_token = TokenRequest {
+        spec: TokenRequestSpec {
+            audiences: Vec::new(),
+            expiration_seconds: Some(ACCESS_TOKEN_SECONDS),
+            bound_object_ref: None,
+        },
+        ..TokenRequest::default()
+    };
+    let what = format!("create a token of ServiceAccount {namespace}/{firewall}");
+    let params = PostParams::default();
+    let made = accounts.create_subresource::<_, TokenRequest>("token", firewall.as_str(), &params, &request_token);
+    let token = call(what, made)
+        .await?
+        .status
+        .map(|status| SecretString::from(status.token));
+    let token = token.ok_or_else(|| CredentialError::NoToken(firewall.clone()))?;
+    grant::write(key, request, firewall, &token).map_err(|e| CredentialError::Grant(firewall.clone(), e))
 }
 
 /// Whether this token lives and is bound to the Secret of that UID. It was made by this seed for us; nobody else's word

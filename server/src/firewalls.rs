@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use contract::access::{AccessError, AgentAccess, Mode};
+use contract::access::{AccessError, AgentAccess};
 use contract::kubeconfig::BootstrapExtension;
 use contract::names::{self, FirewallName};
 use contract::reasons::Reason;
@@ -202,6 +202,7 @@ impl<'a> Worker<'a> {
             uid: &self.uid,
             record: &advanced.record,
             verdict: advanced.verdict,
+            mode: self.approver.mode,
             ahead: advanced.ahead,
             report: advanced.report.as_ref(),
             unverified: monitor
@@ -323,7 +324,7 @@ impl<'a> Worker<'a> {
             seed: self.approver.seed.id.clone(),
             server: endpoint.server,
             ca: endpoint.ca.pem().to_owned(),
-            mode: Mode::Certificate,
+            mode: self.approver.mode,
             handover_keys: handover_keys.clone(),
             lifeline: handed_out.lifeline.clone(),
             renew: renewed.map(|certificate| certificate.serial.clone()),

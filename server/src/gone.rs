@@ -9,7 +9,7 @@ use contract::names::{self, FirewallName};
 use contract::record::{Gone, Record};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::ServiceAccount;
-use k8s_openapi::api::rbac::v1::Role;
+use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kube::api::{DeleteParams, ListParams};
 use kube::{Api, ResourceExt};
 
@@ -164,8 +164,45 @@ async fn clear_seed(
     Ok(())
 }
 
+/// Accounts of access whose Firewall is gone, or works with a certificate. With one go all its tokens.
+async fn access_accounts(approver: &Approver) -> Result<(), Failure> {
+    let namespace = names::ACCESS_NAMESPACE;
+    let client = &approver.seed.client;
+    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
+    let ours = ListParams::default().labels(&format!("{}={}", names::MANAGED_BY_LABEL, names::APPROVER));
+    let all = call(format!("list ServiceAccounts in {namespace}"), accounts.list(&ours)).await?;
+    for account in all {
+        let label = |key| account.labels().get(key).cloned().unwrap_or_default();
+        let (of, name) = (label(names::NAMESPACE_LABEL), account.name_any());
+        let Ok(firewall) = FirewallName::parse(&name) else {
+            continue;
+        };
+        // A record that cannot be read says nothing.
+        let wanted = match approver.cached_record(&of, &firewall) {
+            Ok(record) => record.is_some_and(|record| record.tokens && record.gone.is_none()),
+            Err(_) => true,
+        };
+        if !approver.serves(&of) || (wanted && approver.all_firewalls().any(|f| f.name_any() == name)) {
+            continue;
+        }
+        let what = format!("delete ServiceAccount {namespace}/{name}");
+        call_opt(what, accounts.delete(&name, &DeleteParams::default())).await?;
+        let role = firewall.role();
+        let bindings: Api<RoleBinding> = Api::namespaced(client.clone(), namespace);
+        let what = format!("delete RoleBinding {namespace}/{role}");
+        call_opt(what, bindings.delete(&role, &DeleteParams::default())).await?;
+        let roles: Api<Role> = Api::namespaced(client.clone(), namespace);
+        let what = format!("delete Role {namespace}/{role}");
+        call_opt(what, roles.delete(&role, &DeleteParams::default())).await?;
+        approver.applied.forget(&format!("tokens {of}/{name}"));
+        tracing::info!(firewall = %format!("{of}/{name}"), "its ServiceAccount is taken away: no token of it works any more");
+    }
+    Ok(())
+}
+
 /// Bootstrap ServiceAccounts whose Firewall is gone, also where the namespace with its record went first.
 async fn accounts(approver: &Approver) -> Result<(), Failure> {
+    access_accounts(approver).await?;
     let namespace = names::SERVICE_ACCOUNT_NAMESPACE;
     let accounts: Api<ServiceAccount> = Api::namespaced(approver.seed.client.clone(), namespace);
     let ours = ListParams::default().labels(&format!("{}={}", names::MANAGED_BY_LABEL, names::APPROVER));

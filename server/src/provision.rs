@@ -40,6 +40,11 @@ impl Provision<'_> {
                 .map_err(|e| self.call_error(e))?;
             applied.remember(&key, &content);
         }
+        if let Some(tokens) = &plan.tokens {
+            self.tokens(tokens).await?;
+        }
+        self.role_binding(plan.role_binding.as_ref()).await?;
+        // The last of all: what it tells of stands.
         let (key, content) = self.content("Secret", &plan.agent_secret);
         if !applied.recently(&key, &content) {
             seed.apply_secret(self.namespace, &plan.agent_secret)
@@ -47,7 +52,38 @@ impl Provision<'_> {
                 .map_err(|e| self.call_error(e))?;
             applied.remember(&key, &content);
         }
-        self.role_binding(plan.role_binding.as_ref()).await
+        Ok(())
+    }
+
+    /// The account first: a right to the tokens of nobody is worth nothing. What is not wanted any more the sweeper takes
+    /// away.
+    async fn tokens(&self, tokens: &plan::Tokens) -> Result<(), FirewallError> {
+        let Approver { seed, applied, .. } = self.approver;
+        let (key, content) = self.content("tokens", &(&tokens.account, &tokens.role, &tokens.role_binding));
+        if applied.recently(&key, &content) {
+            return Ok(());
+        }
+        let name = self.name.role();
+        credential::access_account(seed, &tokens.account)
+            .await
+            .map_err(|e| self.credential_error(e))?;
+        let roles: Api<Role> = Api::namespaced(seed.client.clone(), names::ACCESS_NAMESPACE);
+        let bindings: Api<RoleBinding> = Api::namespaced(seed.client.clone(), names::ACCESS_NAMESPACE);
+        apply(&roles, names::APPROVER, &name, &tokens.role)
+            .await
+            .map_err(|e| self.call_error(e))?;
+        let written = match &tokens.role_binding {
+            Some(binding) => apply(&bindings, names::APPROVER, &name, binding).await.map(|_| ()),
+            None => {
+                let what = format!("delete RoleBinding {}/{name}", names::ACCESS_NAMESPACE);
+                call_opt(what, bindings.delete(&name, &DeleteParams::default()))
+                    .await
+                    .map(|_| ())
+            }
+        };
+        written.map_err(|e| self.call_error(e))?;
+        applied.remember(&key, &content);
+        Ok(())
     }
 
     /// Gives the firewall's user its Role, or takes it away.
@@ -181,7 +217,7 @@ impl Provision<'_> {
 
     /// Nothing stands any more: what comes under this name is made from the beginning.
     pub fn forget(&self) {
-        for kind in ["Role", "RoleBinding", "Secret", "credential", "revoked"] {
+        for kind in ["Role", "RoleBinding", "Secret", "credential", "revoked", "tokens"] {
             self.approver.applied.forget(&self.key(kind));
         }
         self.approver.forget_handed_out(self.namespace, self.name);

@@ -4,8 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use contract::access::Mode;
 use contract::csr;
-use contract::names;
+use contract::grant;
+use contract::names::{self, FirewallName};
 use contract::reasons::Reason;
 use jiff::Timestamp;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
@@ -21,6 +23,8 @@ use cluster::failure::{Class, Failure};
 
 use crate::approver::Approver;
 use crate::core::decide::{Change, Decision, Review};
+use crate::core::plan;
+use crate::credential;
 use crate::evidence::{condition, gather_and_decide, is_firewalls, request};
 use crate::metrics::Decided;
 use crate::pulse::key;
@@ -32,6 +36,8 @@ pub enum RequestError {
     Call(String, Failure),
     #[error("CertificateSigningRequest {0}: {1}")]
     State(String, StateError),
+    #[error("CertificateSigningRequest {0}: no token could be made for it: {1}; tried again")]
+    Grant(String, String),
 }
 
 /// How long a signer may take before somebody is told.
@@ -101,7 +107,8 @@ fn follow(
     if !is_firewalls(csr) {
         return Action::await_change();
     }
-    if csr.status.as_ref().is_some_and(|status| status.certificate.is_some()) {
+    let granted = condition(csr, grant::CONDITION).is_some();
+    if granted || csr.status.as_ref().is_some_and(|status| status.certificate.is_some()) {
         approver.metrics.issued(&csr.name_any(), Timestamp::now());
         for firewall in approver.firewalls_named(read.firewall.as_str()) {
             approver.wake_firewall(&firewall.namespace().unwrap_or_default(), read.firewall.as_str());
@@ -121,7 +128,7 @@ fn follow(
         return Action::requeue(SIGNING_GRACE.saturating_sub(waiting) + Duration::from_millis(100));
     }
     let why = format!(
-        "it was approved {} s ago and no certificate came: does kube-controller-manager run with csrsigning and a key for {}?",
+        "it was approved {} s ago and no certificate came: does kube-controller-manager run with csrsigning and a key for {}? On a seed that signs none, run the approver with --seed-access=token",
         waiting.as_secs(),
         names::SIGNER
     );
@@ -171,7 +178,7 @@ async fn carry_out(
             Ok(Action::requeue(in_turn(retry_after(csr, now), behind)))
         }
         Decision::Deny { reason, why } => {
-            if !dry_run && !write(csr, "Denied", reason.as_str(), &why, approver).await? {
+            if !dry_run && !write(csr, &[("Denied", reason.as_str(), &why)], approver).await? {
                 return Ok(Action::requeue(Duration::from_millis(100)));
             }
             approver.metrics.decided(Decided::Denied, Some(reason));
@@ -193,15 +200,18 @@ async fn carry_out(
                 {
                     return Ok(Action::requeue(Duration::from_millis(50)));
                 }
-                if !write(
-                    csr,
-                    "Approved",
-                    names::APPROVED_REASON,
-                    names::APPROVED_MESSAGE,
-                    approver,
-                )
-                .await?
-                {
+                let mut conditions = vec![("Approved", names::APPROVED_REASON, names::APPROVED_MESSAGE)];
+                let granted = match approver.mode {
+                    Mode::Certificate => None,
+                    Mode::Token => Some(grant(csr, &namespace, &firewall, approver).await?),
+                };
+                // In one write: who sees the approval sees the token.
+                conditions.extend(
+                    granted
+                        .as_deref()
+                        .map(|token| (grant::CONDITION, grant::CONDITION_REASON, token)),
+                );
+                if !write(csr, &conditions, approver).await? {
                     return Ok(Action::requeue(Duration::from_millis(100)));
                 }
                 let (made, now) = (csr.creation_timestamp().map(|time| time.0), Timestamp::now());
@@ -223,6 +233,32 @@ async fn carry_out(
     }
 }
 
+/// A token as the answer, sealed to the key of the request.
+async fn grant(
+    csr: &CertificateSigningRequest,
+    namespace: &str,
+    firewall: &FirewallName,
+    approver: &Approver,
+) -> Result<String, RequestError> {
+    let (name, request) = (csr.name_any(), &csr.spec.request.0);
+    let failed = |why: &dyn std::fmt::Display| RequestError::Grant(name.clone(), why.to_string());
+    let read = csr::read(request).map_err(|e| failed(&e))?;
+    let found = approver.firewalls_named(firewall.as_str());
+    let found = found
+        .iter()
+        .find(|found| found.namespace().as_deref() == Some(namespace));
+    let uid = found.and_then(|found| found.meta().uid.clone());
+    let of = plan::Firewall {
+        name: firewall,
+        namespace,
+        uid: &uid.ok_or_else(|| failed(&"its Firewall is gone"))?,
+        shoot: None,
+    };
+    credential::grant(&approver.seed, &of, &read.key, request)
+        .await
+        .map_err(|e| failed(&e))
+}
+
 /// Writes keys into a record; false if somebody else was faster and the facts have to be looked at again.
 async fn save(name: &str, change: Change, approver: &Approver) -> Result<bool, RequestError> {
     let state = |e| RequestError::State(name.to_owned(), e);
@@ -240,36 +276,33 @@ async fn save(name: &str, change: Change, approver: &Approver) -> Result<bool, R
     Ok(saved.map_err(state)?.is_some())
 }
 
-/// Writes the condition over the object as it was read; false if it was changed meanwhile.
+/// Writes the conditions over the object as it was read; false if it was changed meanwhile.
 pub async fn write(
     csr: &CertificateSigningRequest,
-    type_: &str,
-    reason: &str,
-    message: &str,
+    conditions: &[(&str, &str, &str)],
     approver: &Approver,
 ) -> Result<bool, RequestError> {
     let name = csr.name_any();
     let now = Time(Timestamp::now());
     let mut decided = csr.clone();
-    decided
-        .status
-        .get_or_insert_default()
-        .conditions
-        .get_or_insert_default()
-        .push(CertificateSigningRequestCondition {
-            type_: type_.into(),
+    let added = conditions
+        .iter()
+        .map(|(type_, reason, message)| CertificateSigningRequestCondition {
+            type_: (*type_).into(),
             status: "True".into(),
-            reason: Some(reason.into()),
-            message: Some(message.into()),
+            reason: Some((*reason).into()),
+            message: Some((*message).into()),
             last_update_time: Some(now.clone()),
-            last_transition_time: Some(now),
+            last_transition_time: Some(now.clone()),
         });
+    let status = decided.status.get_or_insert_default();
+    status.conditions.get_or_insert_default().extend(added);
     let requests: Api<CertificateSigningRequest> = Api::all(approver.seed.client.clone());
     let params = PostParams {
         field_manager: Some(names::APPROVER.into()),
         ..PostParams::default()
     };
-    let what = format!("write condition {type_}");
+    let what = format!("write condition {}", conditions.first().map_or("", |(type_, ..)| type_));
     match call(what, requests.replace_subresource("approval", &name, &params, &decided)).await {
         Ok(_) => Ok(true),
         // Changed or gone meanwhile: look again, somebody may have decided already.

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use anyhow::Context;
+use contract::access::Mode;
 use contract::digest::sha256_hex;
 use contract::names;
 use contract::record::CredentialKind;
@@ -104,7 +105,10 @@ pub async fn run(run: Run) -> anyhow::Result<()> {
             kind
         }
     };
-    tracing::info!(seed = %seed.id, server = %seed.endpoint().server, dry_run = run.dry_run, "serving this seed");
+    tracing::info!(
+        seed = %seed.id, server = %seed.endpoint().server, dry_run = run.dry_run,
+        "serving this seed; firewalls work with {}s (--seed-access)", Mode::from(run.seed_access).as_str()
+    );
     let mut workers = Workers::start(seed, key, kind, words, &served, &run).await?;
     workers.watches.spawn(selftest.keep(run.poll_interval));
     workers.until_told_to_stop(&run, &elector).await
@@ -231,6 +235,7 @@ impl Workers {
         let approver = Arc::new(Approver {
             key,
             kind: RwLock::new(kind),
+            mode: run.seed_access.into(),
             dry_run: run.dry_run,
             poll: run.poll_interval,
             namespaces: run.namespaces.clone(),
@@ -305,11 +310,14 @@ impl Workers {
             "waking of shoots"
         });
         if !run.dry_run {
-            approver
-                .words
-                .say("signer", Health::Away("no canary was made yet".into()));
-            watches.spawn(canary::keep(Arc::clone(&approver)));
-            watches.spawn(canary::ask(Arc::clone(&approver)));
+            // Where nobody works with certificates, what becomes of their CAs is nobody's business, and perhaps none is signed.
+            if approver.mode == Mode::Certificate {
+                approver
+                    .words
+                    .say("signer", Health::Away("no canary was made yet".into()));
+                watches.spawn(canary::keep(Arc::clone(&approver)));
+                watches.spawn(canary::ask(Arc::clone(&approver)));
+            }
             let sweeping = Arc::clone(&approver);
             watches.spawn(async move {
                 let mut sweeper = Sweeper::default();

@@ -3,12 +3,14 @@
 
 use std::sync::Arc;
 
+use contract::cert::{Issued, counts_from};
 use contract::handover::{self, Claims};
 use contract::key::PublicKey;
 use contract::names::FirewallName;
-use contract::record::{Certificate, Keys};
+use contract::record::{Certificate, Keys, Pin};
 use contract::report::Report;
 use jiff::Timestamp;
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::{Resource, ResourceExt};
 
 use cluster::firewall::{Firewall, ShootAccess};
@@ -169,12 +171,33 @@ impl Sight<'_> {
             .iter()
             .filter(|csr| evidence::condition(csr, "Approved").is_some() && evidence::is_firewalls(csr));
         let certificates = ours.filter_map(|csr| {
+            if let Some(granted) = granted(csr, name, pin) {
+                return Some((granted, String::new(), csr.name_any()));
+            }
             let pem = String::from_utf8_lossy(&csr.status.as_ref()?.certificate.as_ref()?.0).into_owned();
             let issued = contract::cert::read_certificate(&pem).ok()?;
             let of_pin = issued.firewall == *name && issued.key.thumbprint() == pin.thumbprint;
             of_pin.then(|| (issued, pem, csr.name_any()))
         });
-        let (issued, pem, request) = certificates.max_by_key(|(issued, ..)| issued.not_before)?;
+        // The signer backdates; what it signed came later than it says.
+        let began = |issued: &Issued| {
+            if contract::grant::is_token(&issued.issuer) {
+                issued.not_before
+            } else {
+                counts_from(issued.not_before, issued.not_after)
+            }
+        };
+        let (issued, pem, request) = certificates.max_by_key(|(issued, ..)| began(issued))?;
+        if pem.is_empty() {
+            return Some(Certificate {
+                serial: issued.serial,
+                not_before: issued.not_before,
+                not_after: issued.not_after,
+                issuer: issued.issuer,
+                issuer_key: None,
+                request,
+            });
+        }
         let issuer_key = self.approver.canaries.issuer_of(&pem);
         let seen = format!("certificate of {}", self.object);
         if self.approver.is_news(&seen, &issued.serial) {
@@ -189,4 +212,24 @@ impl Sight<'_> {
             request,
         })
     }
+}
+
+/// The token that a request was answered with, if it was one of this key.
+fn granted(csr: &CertificateSigningRequest, name: &FirewallName, pin: &Pin) -> Option<Issued> {
+    let message = evidence::condition(csr, contract::grant::CONDITION)?
+        .message
+        .as_deref()?;
+    let grant = contract::grant::read(message).ok()?;
+    let read = contract::csr::read(&csr.spec.request.0).ok()?;
+    let ours = read.firewall == *name && read.key.thumbprint() == pin.thumbprint && grant.user == name.access_user();
+    ours.then(|| Issued {
+        serial: grant.serial,
+        not_before: grant.not_before,
+        not_after: grant.not_after,
+        firewall: name.clone(),
+        key: read.key,
+        issuer: grant.user,
+        authority_key_id: None,
+        client_auth: true,
+    })
 }

@@ -77,6 +77,7 @@ fn seen<'a>(firewall: &'a FirewallName, record: &'a Record, issuers: &'a Issuers
             .credential
             .as_ref()
             .map_or(CredentialKind::Token, |held| held.kind),
+        mode: contract::access::Mode::Certificate,
         accept_key: record.keys.accepted.as_deref(),
         rebootstrap: record.rebootstrap.as_deref(),
         export: record.export.as_deref(),

@@ -176,6 +176,22 @@ impl Place<'_> {
             "ServiceAccount",
             accounts,
         ));
+        let access = names::ACCESS_NAMESPACE;
+        left.extend(named(
+            labelled::<ServiceAccount>(client, access, &of_shoot).await?,
+            "ServiceAccount",
+            access,
+        ));
+        left.extend(named(
+            labelled::<Role>(client, access, &of_shoot).await?,
+            "Role",
+            access,
+        ));
+        left.extend(named(
+            labelled::<RoleBinding>(client, access, &of_shoot).await?,
+            "RoleBinding",
+            access,
+        ));
         let namespace = self.namespace();
         if leaves == Leaves::Nothing {
             let namespaces: Api<Namespace> = Api::all(client.clone());

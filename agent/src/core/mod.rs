@@ -78,6 +78,8 @@ pub struct State {
     pub told: bool,
     /// A renewal was asked for and is not done yet.
     pub renewal: bool,
+    /// The seed wants us to work with a token.
+    pub token_wanted: bool,
     pub request: Option<Request>,
     /// The last request was refused before we sent it, so the next one is its replacement.
     pub replacing: bool,
@@ -130,6 +132,8 @@ impl State {
 pub struct Own {
     pub renew_at: Timestamp,
     pub not_after: Timestamp,
+    /// It is a token, which is renewed with itself.
+    pub token: bool,
 }
 
 /// A handover that was taken up and not used yet.
@@ -200,6 +204,8 @@ pub enum Action {
     TakeUp,
     /// Forget a handover that expired before it could be used.
     DropHandover,
+    /// Have a token made, try it and switch to it.
+    RenewToken,
     WriteRequest {
         replacement: bool,
         via: Via,

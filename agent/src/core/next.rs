@@ -68,6 +68,9 @@ fn access(state: &State, seen: &Seen, now: Timestamp) -> Option<Action> {
         return Some(Action::AcceptRenewal);
     }
     let via = via(state, seen, now)?;
+    if via == Via::Own && token_due(state, now) {
+        return Some(Action::RenewToken);
+    }
     match state.request {
         // Its requester would be another one.
         Some(request) if request.via.is_some_and(|made_for| made_for != via) => Some(Action::DropRequest),
@@ -78,6 +81,18 @@ fn access(state: &State, seen: &Seen, now: Timestamp) -> Option<Action> {
             via,
         }),
         None => None,
+    }
+}
+
+/// With what the seed knows us by we have tokens made ourselves. One that is due is renewed though a certificate is wanted
+/// in its place: the seed may sign none.
+fn token_due(state: &State, now: Timestamp) -> bool {
+    let Some(own) = state.own else { return false };
+    let due = now >= own.renew_at || (state.renewal && state.token_wanted);
+    if own.token {
+        due
+    } else {
+        state.token_wanted && due && state.request.is_none()
     }
 }
 

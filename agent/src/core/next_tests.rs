@@ -31,6 +31,7 @@ fn in_force() -> State {
     let own = Own {
         renew_at: at(NOW + 1000),
         not_after: at(NOW + 2000),
+        token: false,
     };
     State {
         own: Some(own),
@@ -69,11 +70,83 @@ const ASKED: Seen = Seen {
 };
 
 #[test]
+fn b6_a_token_is_made_where_it_is_wanted_and_one_that_is_due_is_renewed_whatever_is_wanted() {
+    let with = |token, renew_at, token_wanted, renewal| State {
+        own: Some(Own {
+            renew_at: at(renew_at),
+            not_after: at(NOW + 2000),
+            token,
+        }),
+        token_wanted,
+        renewal,
+        ..in_force()
+    };
+    let (later, due) = (NOW + 1000, NOW);
+    let write = Action::WriteRequest {
+        replacement: false,
+        via: Via::Own,
+    };
+    let table = [
+        (
+            "certificate, a token is wanted",
+            with(false, later, true, true),
+            Action::RenewToken,
+        ),
+        (
+            "certificate that is due, a token is wanted",
+            with(false, due, true, false),
+            Action::RenewToken,
+        ),
+        ("token that is due", with(true, due, true, false), Action::RenewToken),
+        (
+            "token, a person wants another",
+            with(true, later, true, true),
+            Action::RenewToken,
+        ),
+        ("token, a certificate is wanted", with(true, later, false, true), write),
+        (
+            "certificate, a person wants another",
+            with(false, later, false, true),
+            write,
+        ),
+        (
+            "token that is due, a certificate is wanted",
+            with(true, due, false, true),
+            Action::RenewToken,
+        ),
+        (
+            "and nobody signs it",
+            with_request(with(true, due, false, true), Standing::Approved),
+            Action::RenewToken,
+        ),
+        (
+            "a request on its way",
+            with_request(with(false, due, true, true), Standing::Issued),
+            Action::TryCandidate,
+        ),
+    ];
+    for (case, state, action) in table {
+        assert_eq!(next(&state, &NOTHING, now()), action, "{case}");
+    }
+    // Nobody knows it any more: it comes in as anybody does.
+    let refused = State {
+        refused: true,
+        ..with(true, due, true, true)
+    };
+    let bootstrap = Action::WriteRequest {
+        replacement: false,
+        via: Via::Bootstrap,
+    };
+    assert_eq!(next(&refused, &BOOTSTRAP, now()), bootstrap);
+}
+
+#[test]
 fn the_way_to_a_certificate_goes_step_by_step() {
     let expired = State {
         own: Some(Own {
             renew_at: at(1),
             not_after: at(2),
+            token: false,
         }),
         ..in_force()
     };
@@ -81,6 +154,7 @@ fn the_way_to_a_certificate_goes_step_by_step() {
         own: Some(Own {
             renew_at: at(1),
             not_after: at(NOW + 9),
+            token: false,
         }),
         ..in_force()
     };
@@ -291,6 +365,7 @@ fn a_certificate_that_is_due_as_soon_as_it_is_issued_is_not_renewed_in_circles()
         Event::Switched(Own {
             renew_at: at(NOW - 1),
             not_after: at(NOW + 9),
+            token: false,
         }),
         now(),
     );
@@ -323,7 +398,7 @@ fn standing() -> impl Strategy<Value = Standing> {
 
 prop_compose! {
     fn any_state()(
-        flags in prop::array::uniform12(any::<bool>()),
+        flags in prop::array::uniform14(any::<bool>()),
         seed in any::<u64>(),
         own in prop::option::of((-100_i64..100, 0_i64..100)),
         request in prop::option::of((standing(), any::<bool>(), prop::option::of(-2000_i64..10), 0_u32..20, -20_i64..20, some_via())),
@@ -338,10 +413,11 @@ prop_compose! {
             key: flags[0], installed: flags[1], told: flags[2], renewal: flags[3], replacing: flags[4],
             offer: flags[5], firewall_read: flags[6], reportable: flags[7],
             refused: flags[8], shoot_way: flags[9], lifeline: flags[10],
+            token_wanted: flags[13],
             quiet_until: flags[11].then(|| at(NOW + 1)),
             found: found.map(|found| at(NOW + found)),
             handover: handover.map(|(expires, since)| Pending { expires: at(NOW + expires), since: at(NOW + since) }),
-            own: own.map(|(renew, rest)| Own { renew_at: at(NOW + renew), not_after: at(NOW + renew + rest) }),
+            own: own.map(|(renew, rest)| Own { renew_at: at(NOW + renew), not_after: at(NOW + renew + rest), token: flags[12] }),
             request: request.map(|(standing, replacement, sent, polls, poll, via)| Request {
                 standing, replacement, polls, via, sent: sent.map(|sent| at(NOW + sent)), poll_at: at(NOW + poll),
             }),
@@ -392,11 +468,24 @@ fn outcome(action: Action, luck: u8, now: Timestamp) -> Vec<Event> {
         (Action::Switch, 0) => vec![Event::Switched(Own {
             renew_at: soon(-5),
             not_after: soon(5),
+            token: false,
         })],
         (Action::Switch, 2) => vec![Event::Switched(Own {
             renew_at: soon(5),
             not_after: soon(9),
+            token: false,
         })],
+        // Tried and switched to in one go.
+        (Action::RenewToken, 0 | 2) => {
+            let renew_at = soon(i64::from(luck % 8) * 5 - 5);
+            let own = Own {
+                renew_at,
+                not_after: later(renew_at, SignedDuration::from_secs(10)),
+                token: true,
+            };
+            vec![Event::CandidateTried, Event::Switched(own)]
+        }
+        (Action::RenewToken, 6) => vec![Event::Failed(Job::Access, Patience::Normal), Event::OwnRefused],
         (Action::TryOffer, _) if good => vec![Event::OfferTaken],
         (Action::ReadSeed, 0) => done(Job::Seed, &[Event::OwnAccepted, Event::OfferFound]),
         (Action::ReadSeed, _) if good => done(Job::Seed, &[Event::OwnAccepted]),

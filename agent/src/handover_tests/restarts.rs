@@ -108,6 +108,7 @@ async fn a_handover_that_was_used_is_forgotten_and_its_number_is_not() {
     machine.after(Event::Switched(Own {
         renew_at: Timestamp::MAX,
         not_after: Timestamp::MAX,
+        token: false,
     }));
     assert!(!machine.store.paths.handover().exists());
     drop(machine);

@@ -117,6 +117,27 @@ fn a_local_file_may_name_the_files_of_its_certificate() {
     assert_eq!(*local.write(), *text);
     assert!(refusal(&text).contains("users[0].user.client-certificate is not allowed"));
 
+    let token = config(Credential::TokenFile("/var/lib/firewall-agent/current.token".into())).write();
+    let local = Kubeconfig::read_local(WHAT, &token).unwrap();
+    assert_eq!(*local.write(), *token);
+    assert!(refusal(&token).contains("users[0].user.tokenFile is not allowed"));
+    for (user, words) in [
+        (json!({"tokenFile": "current.token"}), "is not an absolute path"),
+        (
+            json!({"tokenFile": "/token", "token": "abc"}),
+            "another credential beside it",
+        ),
+        (
+            json!({"tokenFile": "/token", "client-certificate": "/pair", "client-key": "/pair"}),
+            "another credential beside it",
+        ),
+    ] {
+        let mut file = good();
+        file["users"][0]["user"] = user;
+        let error = Kubeconfig::read_local(WHAT, &file.to_string()).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+
     let mut relative = good();
     relative["users"][0]["user"] = json!({"client-certificate": "current", "client-key": "/key"});
     let error = Kubeconfig::read_local(WHAT, &relative.to_string())

@@ -26,7 +26,7 @@ pub(super) fn read_user(user: &Fields<'_>, source: Source) -> Result<Credential,
         Source::Given | Source::Operator => (&["client-certificate-data", "client-key-data", "token"], &[]),
         Source::Local => (
             &["client-certificate-data", "client-key-data", "token"],
-            &["client-certificate", "client-key"],
+            &["client-certificate", "client-key", "tokenFile"],
         ),
         Source::Template => (&[], &[]),
     };
@@ -62,20 +62,22 @@ pub(super) fn read_user(user: &Fields<'_>, source: Source) -> Result<Credential,
     let token = user.string("token")?;
     let data = pair(user, "client-certificate-data", "client-key-data")?;
     let files = pair(user, "client-certificate", "client-key")?;
-    match (token, data, files) {
-        (Some(token), None, None) => {
+    let token_file = user.string("tokenFile")?;
+    match (token, data, files, token_file) {
+        (Some(token), None, None, None) => {
             if token.bytes().all(|byte| byte.is_ascii_graphic()) {
                 Ok(Credential::Token(token.into()))
             } else {
                 Err(user.wrong("token", "has characters that no token has"))
             }
         }
-        (None, Some((certificate, key)), None) => inline_pair(user, certificate, key),
-        (None, None, Some((certificate, key))) => Ok(Credential::CertificateFiles {
+        (None, Some((certificate, key)), None, None) => inline_pair(user, certificate, key),
+        (None, None, Some((certificate, key)), None) => Ok(Credential::CertificateFiles {
             certificate: absolute(user, "client-certificate", certificate)?,
             key: absolute(user, "client-key", key)?,
         }),
-        (None, None, None) => Err(user.missing(
+        (None, None, None, Some(path)) => Ok(Credential::TokenFile(absolute(user, "tokenFile", path)?)),
+        (None, None, None, None) => Err(user.missing(
             "token",
             "a token, or client-certificate-data and client-key-data, is needed",
         )),

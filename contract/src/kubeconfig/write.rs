@@ -52,6 +52,10 @@ fn user(text: &mut String, credential: &Credential) {
             text.push_str("  user:\n");
             line(text, "    token", token.expose_secret());
         }
+        Credential::TokenFile(path) => {
+            text.push_str("  user:\n");
+            line(text, "    tokenFile", &path.to_string_lossy());
+        }
         Credential::Certificate {
             certificate_pem,
             key_pem,

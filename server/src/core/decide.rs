@@ -34,7 +34,7 @@ pub enum Requester {
     Token(String),
     /// The ServiceAccount that is a firewall's bootstrap credential.
     ServiceAccount(String),
-    /// A firewall by its certificate.
+    /// A firewall by its certificate, or by its token.
     Firewall(String),
     Foreign,
 }
@@ -322,6 +322,12 @@ impl Requester {
             && is_in(names::SERVICE_ACCOUNT_GROUP)
         {
             return Self::ServiceAccount(name.to_owned());
+        }
+        // Who is in by a token is bound to one firewall as who is in by a certificate, and may no more.
+        if let Some(name) = username.strip_prefix(names::ACCESS_USER_PREFIX)
+            && is_in(names::ACCESS_GROUP)
+        {
+            return Self::Firewall(name.to_owned());
         }
         if let Some(name) = username.strip_prefix(names::USER_PREFIX)
             && is_in(names::ORGANIZATION)

@@ -112,6 +112,7 @@ pub fn open(next: &mut Record, reason: Reason, seen: &Seen<'_>, now: Timestamp) 
     }
     // Certificate and credential were of the seed that was left; here they mean nothing.
     next.certificate = None;
+    (next.tokens, next.tokens_until) = (false, None);
     let held = next.credential.take().map(|held| Credential {
         revoked: held.revoked.or(Some(now)),
         ..held

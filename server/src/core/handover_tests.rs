@@ -70,6 +70,7 @@ impl Machine {
             ca: "ca",
             created: at(1_000),
             kind: CredentialKind::Token,
+            mode: contract::access::Mode::Certificate,
             accept_key: None,
             rebootstrap: None,
             export: None,

@@ -1,6 +1,7 @@
 //! How a firewall's record goes on: a credential is allotted, extended, revoked; a key is accepted or proved. Pure
 //! steps from what is on record and what was seen to the next record, so that a restart goes on where it was.
 
+use contract::access::Mode;
 use contract::handover::Claims;
 use contract::key::Thumbprint;
 use contract::names::{self, FirewallName};
@@ -19,6 +20,10 @@ pub const EXTEND_BEFORE: SignedDuration = SignedDuration::from_mins(30);
 /// Nothing extends a bootstrap credential past this.
 pub const CREDENTIAL_LIMIT: SignedDuration = SignedDuration::from_hours(24);
 
+/// So long the tokens of a firewall that works with a certificate again stay good: its consumer is told of a change once a
+/// minute at most, and takes its time.
+pub const TOKENS_LEFT: SignedDuration = SignedDuration::from_mins(5);
+
 /// What was seen of a firewall.
 pub struct Seen<'a> {
     pub firewall: &'a FirewallName,
@@ -30,6 +35,8 @@ pub struct Seen<'a> {
     /// When the Firewall was made in this seed.
     pub created: Timestamp,
     pub kind: CredentialKind,
+    /// What firewalls are to work with.
+    pub mode: Mode,
     /// The operator's annotations on the Firewall.
     pub accept_key: Option<&'a str>,
     pub rebootstrap: Option<&'a str>,
@@ -71,6 +78,8 @@ pub fn advance(record: Option<&Record>, seen: &Seen<'_>, now: Timestamp) -> Reco
     }
     next.seed = seen.seed.to_owned();
     take_up_certificate(&mut next, seen);
+    take_up_token(&mut next, seen);
+    allow_tokens(&mut next, seen, now);
     prove(&mut next, seen, now);
     handover::close(&mut next, seen, now);
     handover::send(&mut next, seen, now);
@@ -139,13 +148,13 @@ pub fn recheck_at(record: &Record) -> Option<Timestamp> {
             credential.expires
         }
     });
-    again.into_iter().chain(credential).min()
+    again.into_iter().chain(credential).chain(record.tokens_until).min()
 }
 
 fn take_up_certificate(next: &mut Record, seen: &Seen<'_>) {
     let Some(certificate) = seen.certificate else { return };
     let known = next.certificate.as_ref();
-    if known.is_some_and(|known| known.not_before > certificate.not_before) {
+    if known.is_some_and(|known| known.began() > certificate.began()) {
         return;
     }
     // Whose it is may have been known before, and not be just now.
@@ -158,6 +167,51 @@ fn take_up_certificate(next: &mut Record, seen: &Seen<'_>) {
         issuer_key,
         ..certificate.clone()
     });
+}
+
+/// A firewall renews its token by itself: only its own report tells of it.
+fn take_up_token(next: &mut Record, seen: &Seen<'_>) {
+    let Some(report) = seen.report.filter(|report| report.seed == seen.seed && next.settled()) else {
+        return;
+    };
+    let Some(used) = report.certificate.as_ref().filter(|used| used.is_token()) else {
+        return;
+    };
+    let known = next.certificate.as_ref();
+    if !next.tokens || known.is_some_and(|known| known.serial == used.serial || known.began() > used.not_before) {
+        return;
+    }
+    next.certificate = Some(Certificate {
+        serial: used.serial.clone(),
+        not_before: used.not_before,
+        not_after: used.not_after,
+        issuer: used.issuer.clone(),
+        issuer_key: None,
+        request: String::new(),
+    });
+}
+
+/// Tokens stand as long as they are wanted, and after that until the firewall says that it works with the certificate on
+/// record: whoever takes them away before locks it out.
+fn allow_tokens(next: &mut Record, seen: &Seen<'_>, now: Timestamp) {
+    if seen.mode == Mode::Token {
+        (next.tokens, next.tokens_until) = (true, None);
+        return;
+    }
+    if !next.tokens {
+        return;
+    }
+    if next.tokens_until.is_some_and(|until| until <= now) {
+        (next.tokens, next.tokens_until) = (false, None);
+        return;
+    }
+    let Some(certificate) = next.certificate.as_ref().filter(|certificate| !certificate.is_token()) else {
+        return;
+    };
+    let left = |report: &Report| report.proves_use(seen.firewall, seen.seed, &certificate.serial);
+    if next.tokens_until.is_none() && seen.report.is_some_and(left) {
+        next.tokens_until = Some(now + TOKENS_LEFT);
+    }
 }
 
 fn obey_operator(next: &mut Record, seen: &Seen<'_>, now: Timestamp) {

@@ -14,6 +14,8 @@ mod minutes;
 mod operator;
 #[path = "life_tests/proof.rs"]
 mod proof;
+#[path = "life_tests/tokens.rs"]
+mod tokens;
 
 const UID: &str = "uid-a";
 const SEED: &str = "seed-a";
@@ -357,6 +359,7 @@ fn seen(firewall: &FirewallName) -> Seen<'_> {
         ca: "ca-a",
         created: at(1),
         kind: CredentialKind::Token,
+        mode: contract::access::Mode::Certificate,
         accept_key: None,
         rebootstrap: None,
         export: None,

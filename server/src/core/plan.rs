@@ -10,7 +10,7 @@ use contract::record::Record;
 use contract::token::BootstrapToken;
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{PolicyRule, Role, RoleBinding, RoleRef, Subject};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use secrecy::{ExposeSecret, SecretString};
@@ -36,6 +36,15 @@ pub struct Plan {
     /// None while two keys contend for the name: neither holder may use it.
     pub role_binding: Option<RoleBinding>,
     pub agent_secret: Secret,
+    /// Where it works with tokens.
+    pub tokens: Option<Tokens>,
+}
+
+/// The ServiceAccount of a firewall, and its right to renew that account's tokens: all in the namespace of access.
+pub struct Tokens {
+    pub account: ServiceAccount,
+    pub role: Role,
+    pub role_binding: Option<RoleBinding>,
 }
 
 /// What a Firewall's status says about its shoot, checked: a firewall's Role must never open another Secret.
@@ -74,20 +83,21 @@ pub fn shoot_secrets(
 pub fn plan(firewall: &Firewall<'_>, record: &Record, access: &AgentAccess) -> Result<Plan, AccessError> {
     let meta = |name: String| owned(firewall, name);
     let name = firewall.name.role();
-    let role_binding = RoleBinding {
-        metadata: meta(name.clone()),
-        role_ref: RoleRef {
-            api_group: RBAC.into(),
-            kind: "Role".into(),
-            name: name.clone(),
+    let role_binding = binding(meta(name.clone()), firewall.name, record.tokens);
+    let tokens = record.tokens.then(|| Tokens {
+        account: access_account(firewall),
+        role: Role {
+            metadata: access_meta(firewall, name.clone()),
+            rules: Some(vec![PolicyRule {
+                api_groups: Some(vec![String::new()]),
+                resources: Some(vec!["serviceaccounts/token".into()]),
+                resource_names: Some(vec![firewall.name.to_string()]),
+                verbs: vec!["create".into()],
+                ..PolicyRule::default()
+            }]),
         },
-        subjects: Some(vec![Subject {
-            api_group: Some(RBAC.into()),
-            kind: "User".into(),
-            name: firewall.name.user(),
-            namespace: None,
-        }]),
-    };
+        role_binding: (!record.contested()).then(|| binding(access_meta(firewall, name.clone()), firewall.name, true)),
+    });
     Ok(Plan {
         role: Role {
             metadata: meta(name),
@@ -100,7 +110,55 @@ pub fn plan(firewall: &Firewall<'_>, record: &Record, access: &AgentAccess) -> R
             type_: Some("Opaque".into()),
             ..Secret::default()
         },
+        tokens,
     })
+}
+
+/// The ServiceAccount whose tokens are this firewall's access. Its labels say for which Firewall it was made: with
+/// another's it dies, and its tokens with it.
+pub fn access_account(firewall: &Firewall<'_>) -> ServiceAccount {
+    ServiceAccount {
+        metadata: access_meta(firewall, firewall.name.to_string()),
+        automount_service_account_token: Some(false),
+        ..ServiceAccount::default()
+    }
+}
+
+/// Of one namespace for all: an owner could not stand in another one.
+fn access_meta(firewall: &Firewall<'_>, name: String) -> ObjectMeta {
+    let mut labels = labels(firewall.namespace, firewall.name);
+    labels.insert(names::UID_LABEL.to_owned(), firewall.uid.to_owned());
+    ObjectMeta {
+        name: Some(name),
+        namespace: Some(names::ACCESS_NAMESPACE.into()),
+        labels: Some(labels),
+        ..ObjectMeta::default()
+    }
+}
+
+/// Gives the Role of the binding's name to the firewall: to its certificate's user, and to its ServiceAccount.
+fn binding(metadata: ObjectMeta, firewall: &FirewallName, tokens: bool) -> RoleBinding {
+    let user = Subject {
+        api_group: Some(RBAC.into()),
+        kind: "User".into(),
+        name: firewall.user(),
+        namespace: None,
+    };
+    let account = Subject {
+        api_group: None,
+        kind: "ServiceAccount".into(),
+        name: firewall.to_string(),
+        namespace: Some(names::ACCESS_NAMESPACE.into()),
+    };
+    RoleBinding {
+        metadata,
+        role_ref: RoleRef {
+            api_group: RBAC.into(),
+            kind: "Role".into(),
+            name: firewall.role(),
+        },
+        subjects: Some([Some(user), tokens.then_some(account)].into_iter().flatten().collect()),
+    }
 }
 
 /// The Secret with the bootstrap kubeconfig, for whoever writes userdata.

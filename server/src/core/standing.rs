@@ -1,10 +1,11 @@
 //! How a firewall stands, in words for whoever is on call: what is the matter, and what there is to do.
 
+use contract::access::Mode;
 use contract::handover::Order;
 use contract::key::Thumbprint;
 use contract::names::{self, FirewallName};
 use contract::reasons::Reason;
-use contract::record::{CredentialKind, Pending, Record};
+use contract::record::{Certificate, CredentialKind, Pending, Record};
 use contract::report::Report;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -41,6 +42,8 @@ pub struct Stands<'a> {
     pub uid: &'a str,
     pub record: &'a Record,
     pub verdict: Verdict,
+    /// What firewalls are to work with.
+    pub mode: Mode,
     /// The higher authority under which another seed speaks for it.
     pub ahead: Option<Order>,
     /// Its report, if the pinned key signed it.
@@ -89,11 +92,13 @@ pub fn of(stands: &Stands<'_>, now: Timestamp) -> Status {
     if let Some((reason, why)) = &stands.refused {
         return refused(*reason, why.clone());
     }
-    let works = record.proven() && until.is_some_and(|until| now < until);
     let unreachable = stands
         .closed
         .as_ref()
         .filter(|(reason, _)| *reason == Reason::ShootUnreachable);
+    // A token is renewed by the firewall itself, which cannot say so where nobody gets into the shoot.
+    let unheard = unreachable.is_some() && record.certificate.as_ref().is_some_and(Certificate::is_token);
+    let works = record.proven() && until.is_some_and(|until| now < until || unheard);
     match &stands.closed {
         // A shoot that is away, hibernated perhaps, is no trouble to a firewall that works.
         Some((reason, why)) if !works || unreachable.is_none() => return refused(*reason, why.clone()),
@@ -186,16 +191,32 @@ fn ready(
     unreachable: Option<&(Reason, String)>,
     status: impl Fn(State, Reason, String) -> Status,
 ) -> Status {
-    let serial = stands
+    let (serial, with) = stands
         .record
         .certificate
         .as_ref()
-        .map_or("", |certificate| &certificate.serial);
+        .map_or(("", Mode::Certificate), |certificate| {
+            let with = if certificate.is_token() {
+                Mode::Token
+            } else {
+                Mode::Certificate
+            };
+            (&certificate.serial, with)
+        });
+    let kind = with.as_str();
     if let Verdict::Renew(reason) = stands.verdict {
-        let message = format!("certificate {serial}: {}", lower(reason.meaning()));
+        let message = format!("{kind} {serial}: {}", lower(reason.meaning()));
         return status(State::Waiting, reason, message);
     }
-    let mut message = format!("the firewall reported that it works with certificate {serial}");
+    let mut message = format!("the firewall reported that it works with {kind} {serial}");
+    if with != stands.mode {
+        message = format!(
+            "{message}; it is to take a {wanted} (--seed-access={wanted})",
+            wanted = stands.mode.as_str()
+        );
+    } else if with == Mode::Token {
+        message.push_str(" (--seed-access=token)");
+    }
     if let Some((_, why)) = unreachable {
         message = format!("{message}; it could not be told of a move now ({why})");
     }

@@ -197,6 +197,7 @@ fn stands<'a>(name: &'a FirewallName, record: &'a Record) -> Stands<'a> {
         uid: "uid-a",
         record,
         verdict: Verdict::Valid(None),
+        mode: contract::access::Mode::Certificate,
         ahead: None,
         report: None,
         unverified: None,

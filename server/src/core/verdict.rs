@@ -61,14 +61,19 @@ pub fn verdict(record: &Record, facts: &Facts<'_>, now: Timestamp) -> Verdict {
             _ => Verdict::Valid(None),
         };
     };
-    if certificate.not_after <= now {
+    let here = facts.report.filter(|report| report.seed == facts.seed);
+    let Some((from, ends)) = life(certificate, here, now) else {
+        // It renews its token by itself; while it cannot say so, nothing speaks against it.
+        return Verdict::Valid(None);
+    };
+    if ends <= now {
         return Verdict::Rebootstrap(Reason::Expired);
     }
     if facts.issuer == Issuer::Refused {
         return Verdict::Rebootstrap(Reason::IssuerRefused);
     }
-    let mut recheck = certificate.not_after;
-    if let Some(report) = facts.report.filter(|report| report.seed == facts.seed) {
+    let mut recheck = ends;
+    if let Some(report) = here {
         if report.refused && is_of(report, certificate) && report.is_fresh(now) && rested(record, now) {
             return Verdict::Rebootstrap(Reason::AgentRefused);
         }
@@ -86,12 +91,22 @@ pub fn verdict(record: &Record, facts: &Facts<'_>, now: Timestamp) -> Verdict {
         return Verdict::Renew(Reason::IssuerSuperseded);
     }
     // Firewalls renew at 70 to 90 % of a certificate's life.
-    let from = counts_from(certificate.not_before, certificate.not_after);
-    let late = from + from.duration_until(certificate.not_after) / 10 * 9;
+    let late = from + from.duration_until(ends) / 10 * 9;
     if late <= now {
         return Verdict::Renew(Reason::Expiring);
     }
     Verdict::Valid(Some(recheck.min(late)))
+}
+
+/// From when until when the firewall's certificate is good. Of a token it is the firewall that knows, if it lives: the one
+/// on record may have been renewed since.
+fn life(certificate: &Certificate, report: Option<&Report>, now: Timestamp) -> Option<(Timestamp, Timestamp)> {
+    if !certificate.is_token() {
+        let from = counts_from(certificate.not_before, certificate.not_after);
+        return Some((from, certificate.not_after));
+    }
+    let used = report.filter(|report| report.is_fresh(now))?.certificate.as_ref()?;
+    Some((used.not_before, used.not_after))
 }
 
 /// Whether a refusal is of the certificate on record; or of one before it, and the firewall had the time to fetch the new

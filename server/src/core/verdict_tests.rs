@@ -293,3 +293,47 @@ fn rested_record() -> Record {
         ..record()
     }
 }
+
+#[test]
+fn b6_a_token_ends_when_its_firewall_says_so_and_not_by_what_is_on_record() {
+    let issuer = "system:serviceaccount:firewall-access:fw-1".to_owned();
+    let token = |from: i64| report::Certificate {
+        serial: "t1".into(),
+        not_before: at(from),
+        not_after: at(from + DAY),
+        issuer: issuer.clone(),
+    };
+    let mut record = record();
+    record.certificate = record.certificate.map(|certificate| Certificate {
+        serial: "t1".into(),
+        not_after: at(1_000 + DAY),
+        issuer: issuer.clone(),
+        ..certificate
+    });
+    let uses = |from: i64, time: i64| Report {
+        certificate: Some(token(from)),
+        ..report(time)
+    };
+    // It renews by itself: silence, or a report of long ago, says nothing.
+    let late = 1_000 + 3 * DAY;
+    assert_eq!(judge(&record, None, late), Verdict::Valid(None));
+    assert_eq!(judge(&record, Some(&uses(1_000, 2_000)), late), Verdict::Valid(None));
+    // One that lives says with what.
+    assert!(matches!(
+        judge(&record, Some(&uses(late - 100, late - 10)), late),
+        Verdict::Valid(Some(_))
+    ));
+    let ended = judge(&record, Some(&uses(1_000, late - 10)), late);
+    assert_eq!(ended, Verdict::Rebootstrap(Reason::Expired));
+    let nearly = 1_000 + DAY - 60;
+    let ending = judge(&record, Some(&uses(1_000, nearly - 10)), nearly);
+    assert_eq!(ending, Verdict::Renew(Reason::Expiring));
+    let refused = Report {
+        refused: true,
+        ..uses(1_000, 30_000)
+    };
+    assert_eq!(
+        judge(&record, Some(&refused), 30_010),
+        Verdict::Rebootstrap(Reason::AgentRefused)
+    );
+}

@@ -60,6 +60,7 @@ impl Worker<'_> {
             ca: &ca,
             created: self.firewall.creation_timestamp().map_or(now, |created| created.0),
             kind: self.approver.kind(),
+            mode: self.approver.mode,
             accept_key: annotations.get(names::ACCEPT_KEY).map(String::as_str),
             rebootstrap: annotations.get(names::REBOOTSTRAP).map(String::as_str),
             export: annotations.get(names::EXPORT).map(String::as_str),

@@ -191,9 +191,10 @@ fn owned_by(object: &str, firewall: &str) -> String {
 /// The namespaces that hold no shoot's control plane, as a CEL list.
 fn not_shoots() -> String {
     format!(
-        "['{}', '{}', '{}']",
+        "['{}', '{}', '{}', '{}']",
         names::TOKEN_NAMESPACE,
         names::SERVICE_ACCOUNT_NAMESPACE,
+        names::ACCESS_NAMESPACE,
         names::APPROVER_NAMESPACE
     )
 }

@@ -16,14 +16,16 @@ pub(super) fn roles() -> Policy {
         versions: "v1",
         resource: "roles",
         operations: &["CREATE", "UPDATE", "DELETE"],
-        variables: vec![firewall_unless_deleted()],
+        variables: vec![firewall_unless_deleted(), access()],
         validations: vec![
             (not_labelled("Roles"), labelled()),
             unless_deleted(of_firewall("Role")),
             unless_deleted((
-                "a Role of the approver reads firewalls, and Secrets of one firewall by their names; nothing else"
-                    .to_owned(),
-                rules(),
+                format!(
+                    "a Role of the approver reads firewalls, and Secrets of one firewall by their names; in {} it makes tokens of that firewall; nothing else",
+                    names::ACCESS_NAMESPACE
+                ),
+                format!("variables.access ? ({}) : ({})", token_rules(), rules()),
             )),
         ],
     }
@@ -39,7 +41,7 @@ pub(super) fn role_bindings() -> Policy {
         versions: "v1",
         resource: "rolebindings",
         operations: &["CREATE", "UPDATE", "DELETE"],
-        variables: vec![firewall_unless_deleted()],
+        variables: vec![firewall_unless_deleted(), access()],
         validations: vec![
             (not_labelled("RoleBindings"), labelled()),
             unless_deleted(of_firewall("RoleBinding")),
@@ -50,11 +52,21 @@ pub(super) fn role_bindings() -> Policy {
                 ),
             )),
             unless_deleted((
-                format!("a RoleBinding of the approver has one subject, the user {user}<firewall>"),
                 format!(
-                    "has(object.subjects) && object.subjects.size() == 1 && object.subjects.all(s,
-  s.kind == 'User' && s.apiGroup == '{GROUP}' && s.name == object.metadata.name &&
-  (!has(s.namespace) || s.namespace == ''))"
+                    "a RoleBinding of the approver has the subject user {user}<firewall>, and beside it at most ServiceAccount {}/<firewall>",
+                    names::ACCESS_NAMESPACE
+                ),
+                // A ServiceAccount of the namespace that holds nothing but firewalls', and of this firewall's name.
+                format!(
+                    "has(object.subjects) && object.subjects.size() in [1, 2] &&
+  object.subjects[0].kind == 'User' && object.subjects[0].apiGroup == '{GROUP}' &&
+  object.subjects[0].name == object.metadata.name &&
+  (!has(object.subjects[0].namespace) || object.subjects[0].namespace == '') &&
+  (object.subjects.size() == 1 || (
+    object.subjects[1].kind == 'ServiceAccount' && object.subjects[1].name == variables.firewall &&
+    has(object.subjects[1].namespace) && object.subjects[1].namespace == '{}' &&
+    (!has(object.subjects[1].apiGroup) || object.subjects[1].apiGroup == '')))",
+                    names::ACCESS_NAMESPACE
                 ),
             )),
         ],
@@ -74,20 +86,33 @@ fn firewall_unless_deleted() -> (&'static str, String) {
 fn of_firewall(kind: &str) -> (String, String) {
     (
         format!(
-            "a {kind} of the approver is named {}<firewall> and belongs to that firewall, in a shoot's namespace",
-            names::USER_PREFIX
+            "a {kind} of the approver is named {}<firewall> and belongs to that firewall, in a shoot's namespace or in {}",
+            names::USER_PREFIX,
+            names::ACCESS_NAMESPACE
         ),
         // Labels and owners are the approver's own word. A name with this prefix is nobody else's: without it, a Role
         // that was there before could be bound to a firewall of its name.
         format!(
-            "!(request.namespace in {}) && variables.firewall != '' &&
-  object.metadata.name == '{}' + variables.firewall &&
-  {}",
-            not_shoots(),
+            "variables.firewall != '' && object.metadata.name == '{}' + variables.firewall &&
+  (variables.access || (!(request.namespace in {}) && {}))",
             names::USER_PREFIX,
+            not_shoots(),
             owned_by("object", "variables.firewall")
         ),
     )
+}
+
+/// Whether it stands where the ServiceAccounts of all firewalls do: there no Firewall can be its owner.
+fn access() -> (&'static str, String) {
+    ("access", format!("request.namespace == '{}'", names::ACCESS_NAMESPACE))
+}
+
+/// A firewall makes tokens of its own ServiceAccount; without the name, of every firewall's.
+fn token_rules() -> String {
+    "has(object.rules) && object.rules.size() == 1 && object.rules.all(r,
+    r.verbs == ['create'] && !has(r.nonResourceURLs) && r.apiGroups == [''] &&
+    r.resources == ['serviceaccounts/token'] && has(r.resourceNames) && r.resourceNames == [variables.firewall])"
+        .to_owned()
 }
 
 /// A rule about Secrets without names would open all of them.

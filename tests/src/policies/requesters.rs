@@ -28,6 +28,7 @@ fn firewalls() -> String {
     let groups = [
         names::BOOTSTRAP_GROUP,
         names::SERVICE_ACCOUNT_GROUP,
+        names::ACCESS_GROUP,
         names::ORGANIZATION,
     ];
     let groups = groups.map(|group| format!("'{group}'")).join(", ");

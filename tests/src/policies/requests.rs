@@ -3,6 +3,7 @@
 //! not repeated here: it is read off requests that the contract writes.
 
 use contract::csr;
+use contract::grant;
 use contract::key::PrivateKey;
 use contract::names::{self, FIREWALL_NAME_MAX, FirewallName};
 
@@ -21,6 +22,14 @@ pub(super) fn policy() -> Policy {
         ("new", conditions("object")),
         ("added", "variables.new.filter(c, !(c in variables.old))".to_owned()),
         ("decided", format!("variables.added.filter(c, {})", decision())),
+        (
+            "granted",
+            format!(
+                "variables.added.filter(c, c.status == 'True' && c.type == '{}' && c.reason == '{}')",
+                grant::CONDITION,
+                grant::CONDITION_REASON
+            ),
+        ),
         ("own", format!("oldObject.spec.username == '{}'", approver())),
     ];
     variables.extend(layout.variables());
@@ -47,11 +56,13 @@ pub(super) fn policy() -> Policy {
             ),
             (
                 format!(
-                    "the approver adds one condition, Approved with reason {} or Denied, and changes no other",
-                    names::APPROVED_REASON
+                    "the approver adds one condition, Approved with reason {} or Denied, with the first of them {} at most, and changes no other",
+                    names::APPROVED_REASON,
+                    grant::CONDITION
                 ),
-                "variables.old.all(c, c in variables.new) &&
-  variables.added.size() == 1 && variables.decided.size() == 1"
+                "variables.old.all(c, c in variables.new) && variables.decided.size() == 1 &&
+  (variables.added.size() == 1 || (variables.added.size() == 2 && variables.granted.size() == 1 && !variables.own &&
+    variables.decided.all(c, c.type == 'Approved')))"
                     .to_owned(),
             ),
             (
@@ -94,6 +105,7 @@ fn requester() -> String {
     let identities = [
         (names::BOOTSTRAP_USER_PREFIX, names::BOOTSTRAP_GROUP),
         (names::SERVICE_ACCOUNT_USER_PREFIX, names::SERVICE_ACCOUNT_GROUP),
+        (names::ACCESS_USER_PREFIX, names::ACCESS_GROUP),
         (names::USER_PREFIX, names::ORGANIZATION),
     ];
     let any: Vec<String> = identities

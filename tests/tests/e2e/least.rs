@@ -171,6 +171,21 @@ async fn p25_each_right_of_the_approver_is_used_in_a_full_life() {
         lifeline_gone(&shoot).await;
         approver.stop().await.unwrap();
     }
+    // And where firewalls work with tokens.
+    let approver = place
+        .home
+        .start_with(&[
+            "run",
+            "--kubeconfig",
+            kubeconfig.to_str().unwrap(),
+            "--seed-access",
+            "token",
+        ])
+        .unwrap();
+    let (machine, _agent) = came_in(&place, "00003").await;
+    place.shoot.delete_firewall(&machine.firewall).await.unwrap();
+    place.is_left_clean(tests::moves::Leaves::Namespace).await.unwrap();
+    approver.stop().await.unwrap();
     let used = |cluster: &Cluster, user: &str, units: &[Unit]| {
         let events = cluster.audit().unwrap();
         let unused: Vec<String> = units

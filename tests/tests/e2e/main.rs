@@ -11,6 +11,7 @@
 //! - `least`: the approver holds no right that it does not use, and names each that it misses
 //! - `lifetimes`: certificates that end, are late, refused or gone, and clocks that are wrong
 //! - `metrics`: what Prometheus reads of it
+//! - `modes`: certificates or tokens, by one flag, to and fro (B6)
 //! - `moves`: the control plane goes to another seed, and the firewall comes along (A8-A10)
 //! - `disasters`: backups, rolled keys, a shoot that sleeps
 //! - `nodes`: on a seed where every bootstrap token may join a node, what firewalls get may not
@@ -41,6 +42,7 @@ mod kills;
 mod least;
 mod lifetimes;
 mod metrics;
+mod modes;
 mod moves;
 mod nodes;
 mod offers;

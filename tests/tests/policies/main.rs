@@ -105,6 +105,10 @@ impl Site {
 
     /// What the approver itself makes for a firewall, which stands: what belongs to none is collected as garbage.
     async fn planned(&self, name: &FirewallName) -> plan::Plan {
+        self.planned_with(name, &Record::default()).await
+    }
+
+    async fn planned_with(&self, name: &FirewallName, record: &Record) -> plan::Plan {
         let uid = firewalls::make(&self.admin, name.as_str()).await.unwrap();
         let shoot = plan::ShootSecrets {
             generic_kubeconfig: format!("{}-0a1b2c3d", names::GENERIC_KUBECONFIG_PREFIX),
@@ -125,7 +129,7 @@ impl Site {
             lifeline: None,
             renew: None,
         };
-        plan::plan(&target, &Record::default(), &access).unwrap()
+        plan::plan(&target, record, &access).unwrap()
     }
 
     /// What somebody else made.

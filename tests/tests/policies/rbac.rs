@@ -171,7 +171,7 @@ async fn a_role_binding_gives_a_firewall_s_role_to_that_firewall_alone() {
     two.as_array_mut()
         .unwrap()
         .push(json!({ "kind": "User", "apiGroup": group, "name": "fw.metal-stack.io:fw-other" }));
-    let (role, subjects) = ("binds a Role of its own name", "has one subject");
+    let (role, subjects) = ("binds a Role of its own name", "has the subject user");
     // The reference to a Role cannot be changed once it stands, so each case is one that does not stand yet.
     for (case, change, words) in [
         (
@@ -231,6 +231,72 @@ async fn a_role_binding_gives_a_firewall_s_role_to_that_firewall_alone() {
         .delete("fw.metal-stack.io:fw-binding", &DeleteParams::default())
         .await
         .unwrap();
+}
+
+#[tokio::test]
+async fn b6_a_firewall_makes_tokens_of_its_own_account_and_of_no_other() {
+    let site = Site::new().await.unwrap();
+    let record = contract::record::Record {
+        tokens: true,
+        ..Default::default()
+    };
+    let plan = site.planned_with(&firewall("fw-tokens"), &record).await;
+    let tokens = plan.tokens.unwrap();
+    let role = serde_json::to_value(&tokens.role).unwrap();
+    let rule = |change: Value| json!({ "rules": [with(&role["rules"][0], &change)] });
+    let words = "makes tokens of that firewall";
+    for (case, change) in [
+        ("another's", rule(json!({ "resourceNames": ["fw-other"] }))),
+        ("one more", rule(json!({ "resourceNames": ["fw-tokens", "fw-other"] }))),
+        ("everybody's", rule(json!({ "resourceNames": null }))),
+        ("the account itself", rule(json!({ "resources": ["serviceaccounts"] }))),
+        ("another verb", rule(json!({ "verbs": ["create", "get"] }))),
+        ("another group", rule(json!({ "apiGroups": ["*"] }))),
+        (
+            "what it reads elsewhere",
+            json!({ "rules": serde_json::to_value(&plan.role).unwrap()["rules"].clone() }),
+        ),
+        ("no rule", json!({ "rules": [] })),
+    ] {
+        let applied = site.apply::<Role>(names::ACCESS_NAMESPACE, &with(&role, &change)).await;
+        refused(case, applied, "roles", words);
+    }
+    // In a shoot's namespace it would be somebody's own account of that name.
+    let owned = json!({ "metadata": serde_json::to_value(&plan.role.metadata).unwrap() });
+    refused(
+        "in a shoot's namespace",
+        site.apply::<Role>(SHOOT, &with(&role, &owned)).await,
+        "roles",
+        "reads firewalls",
+    );
+    site.apply::<Role>(names::ACCESS_NAMESPACE, &role).await.unwrap();
+
+    let words = "has the subject user";
+    for (place, binding) in [
+        (SHOOT, plan.role_binding.unwrap()),
+        (names::ACCESS_NAMESPACE, tokens.role_binding.unwrap()),
+    ] {
+        let good = serde_json::to_value(binding).unwrap();
+        let second = |change: Value| json!({ "subjects": [good["subjects"][0], with(&good["subjects"][1], &change)] });
+        for (case, change) in [
+            ("another firewall's account", second(json!({ "name": "fw-other" }))),
+            ("of another namespace", second(json!({ "namespace": SHOOT }))),
+            (
+                "its bootstrap account",
+                second(json!({ "namespace": names::SERVICE_ACCOUNT_NAMESPACE })),
+            ),
+            (
+                "all accounts",
+                second(
+                    json!({ "kind": "Group", "apiGroup": "rbac.authorization.k8s.io", "name": names::ACCESS_GROUP, "namespace": null }),
+                ),
+            ),
+        ] {
+            let applied = site.apply::<RoleBinding>(place, &with(&good, &change)).await;
+            refused(&format!("{case} in {place}"), applied, "rolebindings", words);
+        }
+        site.apply::<RoleBinding>(place, &good).await.unwrap();
+    }
 }
 
 #[tokio::test]

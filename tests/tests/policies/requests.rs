@@ -9,6 +9,7 @@ mod subjects;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use contract::csr;
+use contract::grant;
 use contract::key::PrivateKey;
 use contract::names::{self, FirewallName};
 use k8s_openapi::ByteString;
@@ -81,6 +82,10 @@ fn condition(type_: &str, reason: &str) -> Value {
     json!({ "type": type_, "status": "True", "reason": reason, "message": "-" })
 }
 
+fn token() -> Value {
+    condition(grant::CONDITION, grant::CONDITION_REASON)
+}
+
 fn approved() -> Value {
     json!([condition("Approved", names::APPROVED_REASON)])
 }
@@ -119,6 +124,7 @@ async fn a_request_of_each_of_a_firewall_s_identities_is_approved() {
             "system:serviceaccount:firewall-bootstrap:fw",
             names::SERVICE_ACCOUNT_GROUP,
         ),
+        ("system:serviceaccount:firewall-access:fw", names::ACCESS_GROUP),
         ("fw.metal-stack.io:fw", names::ORGANIZATION),
     ] {
         let client = identity(&site, user, &[group]).await;
@@ -202,6 +208,12 @@ async fn one_condition_of_ours_is_added_and_no_other() {
         json!([condition("Approved", "BecauseICan")]),
         json!([condition("Failed", names::APPROVED_REASON)]),
         json!([condition("Approved", names::APPROVED_REASON), condition("Checked", "x")]),
+        json!([
+            condition("Approved", names::APPROVED_REASON),
+            condition(grant::CONDITION, "x")
+        ]),
+        json!([condition("Denied", "BadSubject"), token()]),
+        json!([token()]),
     ] {
         let what = conditions.to_string();
         refused(
@@ -211,6 +223,8 @@ async fn one_condition_of_ours_is_added_and_no_other() {
             words,
         );
     }
+    let conditions = json!([condition("Approved", names::APPROVED_REASON), token()]);
+    decide(&site.approver, &made, conditions, false).await.unwrap();
     // What is wrong in a request of ours is denied, whatever it asks for.
     let bad = create(&client, names::SIGNER, &foreign_subject("x", "admin"))
         .await

@@ -22,6 +22,7 @@ fn issued(firewall: &FirewallName, now: Timestamp) -> Own {
     Own {
         renew_at: renewal_at(firewall, not_before, not_after),
         not_after,
+        token: false,
     }
 }
 
