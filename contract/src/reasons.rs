@@ -71,6 +71,8 @@ reasons! {
         FactsMissing,
         /// An earlier request of the same identity is not decided yet.
         EarlierRequestOpen,
+        /// More requests of this identity were approved within a minute than a firewall ever needs.
+        TooManyRequests,
         /// The SubjectAccessReview said no.
         NotAllowed,
         /// The Firewall does not say yet how its shoot is reached.

@@ -139,7 +139,8 @@ fn siblings(csr: &CertificateSigningRequest, approver: &Approver) -> Vec<Sibling
         .map(|other| Sibling {
             name: other.name_any(),
             created: other.creation_timestamp().map_or(Timestamp::MAX, |time| time.0),
-            decided: condition(other, "Approved").is_some(),
+            approved: condition(other, "Approved")
+                .map(|c| c.last_update_time.as_ref().map_or(Timestamp::MIN, |time| time.0)),
             key: approver.keys.of(other),
         })
         .collect()

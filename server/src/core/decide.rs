@@ -12,7 +12,7 @@ use contract::key::{PublicKey, Thumbprint};
 use contract::names::{self, FirewallName};
 use contract::reasons::Reason;
 use contract::record::{Credential, CredentialKind, KeyVerdict, Keys, Pin, Record};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 /// A CertificateSigningRequest, as far as it matters.
 pub struct Request {
@@ -52,7 +52,8 @@ pub struct Candidate<'a> {
 pub struct Sibling {
     pub name: String,
     pub created: Timestamp,
-    pub decided: bool,
+    /// When, if it was.
+    pub approved: Option<Timestamp>,
     pub key: Option<PublicKey>,
 }
 
@@ -122,6 +123,8 @@ impl Change {
 
 /// How many keys a message names: it has to stay readable.
 const KEYS_SHOWN: usize = 4;
+const A_MINUTE: SignedDuration = SignedDuration::from_secs(60);
+const APPROVED_A_MINUTE: usize = 8;
 const EXPIRATION_MIN: i32 = 600;
 const EXPIRATION_MAX: i32 = 366 * 24 * 3600;
 
@@ -280,7 +283,7 @@ pub fn decide(request: &Request, facts: &Facts<'_>, now: Timestamp) -> Decision 
     let earlier = facts
         .siblings
         .iter()
-        .filter(|s| !s.decided && (s.created, &s.name) < (request.created, &request.name));
+        .filter(|s| s.approved.is_none() && (s.created, &s.name) < (request.created, &request.name));
     if let Some(first) = earlier.clone().min_by_key(|s| (s.created, &s.name)) {
         return Decision::Retry {
             reason: Reason::EarlierRequestOpen,
@@ -288,6 +291,13 @@ pub fn decide(request: &Request, facts: &Facts<'_>, now: Timestamp) -> Decision 
             record: None,
             behind: earlier.count(),
         };
+    }
+    // A firewall asks a few times in its life; whoever asks all the time has the signer work for it alone.
+    let lately = |at: &Timestamp| now.duration_since(*at) < A_MINUTE;
+    let approved = facts.siblings.iter().filter_map(|s| s.approved).filter(lately).count();
+    if approved >= APPROVED_A_MINUTE {
+        let why = format!("{approved} requests of this identity were approved within a minute");
+        return retry(Reason::TooManyRequests, why);
     }
 
     match &facts.review {
@@ -353,7 +363,7 @@ fn judge_key(record: &Record, key: &PublicKey, facts: &Facts<'_>, now: Timestamp
         for other in facts
             .siblings
             .iter()
-            .filter(|s| !s.decided && !is_outdated(record, s.created))
+            .filter(|s| s.approved.is_none() && !is_outdated(record, s.created))
             .filter_map(|s| s.key.as_ref())
         {
             if let KeyVerdict::Contested(keys) = keys.present(other, now) {

@@ -67,7 +67,7 @@ struct Standing {
 struct Other {
     name: String,
     created: Timestamp,
-    decided: bool,
+    approved: Option<Timestamp>,
     key: Option<PublicKey>,
 }
 
@@ -152,7 +152,7 @@ impl World {
             w.siblings.push(Other {
                 name,
                 created: at(created),
-                decided,
+                approved: decided.then(long_ago),
                 key: Some(key.public()),
             })
         })
@@ -200,7 +200,7 @@ impl World {
             .map(|s| Sibling {
                 name: s.name.clone(),
                 created: s.created,
-                decided: s.decided,
+                approved: s.approved,
                 key: s.key.clone(),
             })
             .collect();
@@ -237,6 +237,11 @@ impl World {
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
+}
+
+/// Of what was approved lately there may be too much.
+fn long_ago() -> Timestamp {
+    at(-3600)
 }
 
 fn name(text: &str) -> FirewallName {

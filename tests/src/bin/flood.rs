@@ -9,7 +9,7 @@ use tests::harness::{Cluster, ClusterOptions};
 use tests::{upstream, world};
 
 const REQUESTS: usize = 10_000;
-const ROUNDS: usize = 9;
+const ROUNDS: usize = 19;
 /// Another firewall's bootstrap may take so many times as long as under the same flood for a foreign signer.
 const RATIO_MAX: f64 = 1.3;
 /// So much memory a flood may leave the approver with, MiB.

@@ -81,6 +81,12 @@ const FAULTS: &[Fault] = &[
     ),
     (
         12,
+        "too many",
+        |w| lately(w, 8, 59),
+        Outcome::Retry(Reason::TooManyRequests),
+    ),
+    (
+        13,
         "refused",
         |w| w.review = Some(Review::Refused("no".into())),
         Outcome::Retry(Reason::NotAllowed),
@@ -128,6 +134,33 @@ fn nothing_that_may_still_come_right_is_denied() {
 }
 
 #[test]
+fn p30_of_one_identity_eight_are_approved_within_a_minute() {
+    for by in BY_ALL {
+        for (approved, ago, expected) in [
+            (7, 0, Outcome::Approve),
+            (8, 0, Outcome::Retry(Reason::TooManyRequests)),
+            (8, 59, Outcome::Retry(Reason::TooManyRequests)),
+            (8, 60, Outcome::Approve),
+            (128, 61, Outcome::Approve),
+        ] {
+            let outcome = World::good(by).with(|w| lately(w, approved, ago)).outcome();
+            assert_eq!(outcome, expected, "{by:?}: {approved} approved {ago} s ago");
+        }
+    }
+}
+
+/// So many others of this identity were approved so many seconds ago.
+fn lately(w: &mut World, approved: usize, ago: i64) {
+    let at = w.now - SignedDuration::from_secs(ago);
+    w.siblings.extend((0..approved).map(|n| Other {
+        name: format!("firewall-l{n}"),
+        created: at,
+        approved: Some(at),
+        key: Some(MACHINE.public()),
+    }));
+}
+
+#[test]
 fn the_first_undecided_request_of_an_identity_goes_first() {
     let held = Outcome::Retry(Reason::EarlierRequestOpen);
     // The request itself was made at 100 and is called firewall-m.
@@ -145,7 +178,7 @@ fn the_first_undecided_request_of_an_identity_goes_first() {
                 let other = Other {
                     name: name.into(),
                     created: at(created),
-                    decided,
+                    approved: decided.then(long_ago),
                     key,
                 };
                 let outcome = World::good(by).with(|w| w.siblings.push(other)).outcome();
@@ -176,7 +209,7 @@ fn earlier(w: &mut World) {
     w.siblings.push(Other {
         name: "firewall-a".into(),
         created: at(1),
-        decided: false,
+        approved: None,
         key: Some(MACHINE.public()),
     });
 }

@@ -321,7 +321,7 @@ impl Mutated {
                 world.siblings.push(Other {
                     name: name.into(),
                     created: at(created),
-                    decided,
+                    approved: decided.then(long_ago),
                     key,
                 });
             }
@@ -391,7 +391,7 @@ fn goodness(mutated: &Mutated) -> Option<Good> {
     if owner.is_some_and(|(namespace, _)| namespace != holder.namespace) {
         return None;
     }
-    let open: Vec<&Other> = world.siblings.iter().filter(|s| !s.decided).collect();
+    let open: Vec<&Other> = world.siblings.iter().filter(|s| s.approved.is_none()).collect();
     if open
         .iter()
         .any(|s| (s.created, s.name.as_str()) < (world.created, REQUEST))
