@@ -4,6 +4,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 use contract::digest::sha256_hex;
 use kube::client::Body;
@@ -34,7 +35,12 @@ pub struct Operator {
     now: Arc<RwLock<Client>>,
     /// Of what is in use.
     digest: RwLock<String>,
+    /// Of what was found unfit, and when.
+    refused: RwLock<Option<(String, Instant)>>,
 }
+
+/// What was wrong with it may be mended in the cluster; to find that out costs it something.
+const REFUSED_AGAIN: Duration = Duration::from_secs(300);
 
 /// What the operator wrote since.
 pub struct Candidate {
@@ -58,6 +64,7 @@ impl Operator {
             path: path.map(Path::to_owned),
             now: Arc::new(RwLock::new(client)),
             digest: RwLock::new(digest),
+            refused: RwLock::new(None),
         })
     }
 
@@ -78,8 +85,18 @@ impl Operator {
         if *self.digest.read().unwrap_or_else(PoisonError::into_inner) == digest {
             return Ok(None);
         }
+        let refused = self.refused.read().unwrap_or_else(PoisonError::into_inner).clone();
+        if refused.is_some_and(|(of, at)| of == digest && at.elapsed() < REFUSED_AGAIN) {
+            return Ok(None);
+        }
         let client = from_file(path, file).await?;
         Ok(Some(Candidate { client, digest }))
+    }
+
+    /// Not looked at again for a while, unless it is written anew.
+    pub fn refuse(&self, candidate: Candidate) {
+        let refused = Some((candidate.digest, Instant::now()));
+        *self.refused.write().unwrap_or_else(PoisonError::into_inner) = refused;
     }
 
     pub fn switch(&self, candidate: Candidate) {

@@ -130,7 +130,11 @@ impl Seed {
             return Err(SeedError::AnotherSeed(id));
         }
         preflight::check(&candidate.client, run).await?;
-        SelfTest::new(candidate.client.clone(), &run.namespaces).held().await?;
+        // Each try leaves a request behind, so what was refused is not tried again at once.
+        if let Err(refused) = SelfTest::new(candidate.client.clone(), &run.namespaces).held().await {
+            self.operator.refuse(candidate);
+            return Err(refused.into());
+        }
         self.operator.switch(candidate);
         Ok(true)
     }

@@ -121,12 +121,41 @@ async fn d4_a_kubeconfig_that_is_broken_refused_or_of_another_seed_changes_nothi
     assert!(!place.home.log().contains(&key[100..140]));
     // Nor is any part of the file shown of what cannot be read.
     assert!(!place.home.log().contains(&token[token.len() - 20..token.len() - 5]));
+    // What was tried and refused leaves no request behind at each look.
+    let tried = selftests(&place).await;
+    assert!(tried > 0);
+    fs::write(&file, &admin).unwrap();
+    tokio::time::sleep(LOOKS).await;
+    assert_eq!(selftests(&place).await, tried, "{}", place.home.log());
     let (_machine, _agent) = came_in(&place, "00001").await;
     let before = said(&place.home, KEPT);
     fs::write(&file, &good).unwrap();
     assert_eq!(said(&place.home, KEPT), before, "{}", place.home.log());
     assert_eq!(said(&place.home, FOLLOWED), 0, "{}", place.home.log());
     assert!(approver.runs());
+}
+
+/// More than two looks of the approver at its kubeconfig.
+const LOOKS: Duration = Duration::from_secs(25);
+
+/// How many requests self-tests made with the administrator's kubeconfig.
+async fn selftests(place: &Place<'_>) -> usize {
+    let args = [
+        "get",
+        "csr",
+        "-o",
+        "jsonpath={range .items[*]}{.metadata.name}/{.spec.username}{\"\\n\"}{end}",
+    ];
+    let made = place.seed.kubectl_ok(&args).await.unwrap();
+    let own = place
+        .seed
+        .kubectl_ok(&["auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"])
+        .await
+        .unwrap();
+    let mut made = made.lines().filter_map(|line| line.split_once('/'));
+    made.by_ref()
+        .filter(|(name, user)| name.starts_with("firewall-selftest-") && *user == own)
+        .count()
 }
 
 /// A client reads a pod's token and CAs again once a minute.
