@@ -5,14 +5,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use contract::access::Mode;
-use contract::csr::{self, CsrError};
+use contract::csr;
 use contract::grant::read_token;
-use contract::handover::{Fence, Order};
-use contract::key::{KeyError, PrivateKey, PublicKey};
-use contract::kubeconfig::{CaBundle, Credential, Kubeconfig, KubeconfigError};
+use contract::handover::Fence;
+use contract::key::{KeyError, PrivateKey};
+use contract::kubeconfig::{Credential, Kubeconfig, KubeconfigError};
 use contract::names::FirewallName;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use zeroize::Zeroizing;
 
@@ -20,6 +20,10 @@ use crate::files::{self, FileError};
 use crate::handover::PendingHandover;
 use crate::pair::{OwnPair, pair_file, parse_pair};
 use crate::paths::{Paths, SEED_KUBECONFIG};
+
+mod kept;
+
+pub(crate) use self::kept::{Access, Handled, StoredRequest, Switching, new_request};
 
 /// The pair in use and the one before it.
 const PAIRS_KEPT: usize = 2;
@@ -34,89 +38,6 @@ pub enum StoreError {
         problem: String,
         advice: &'static str,
     },
-}
-
-/// The seed as it is worked with. Written before the first certificate is switched on, and when the seed tells of
-/// something new.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Access {
-    pub firewall: FirewallName,
-    pub namespace: String,
-    pub server: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tls_server_name: Option<String>,
-    /// PEM.
-    pub ca: String,
-    /// The seed's id, once it was told.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub seed: Option<String>,
-    /// Whose handovers are authentic.
-    #[serde(default)]
-    pub handover_keys: Vec<PublicKey>,
-    /// What this firewall works with, as `Mode` has it: `current.pem`, or `current.token`.
-    pub mode: String,
-}
-
-impl Access {
-    pub(crate) fn mode(&self) -> Mode {
-        Mode::parse(&self.mode).unwrap_or(Mode::Certificate)
-    }
-
-    /// A kubeconfig for this access with a credential.
-    pub(crate) fn with(&self, credential: Credential) -> Result<Kubeconfig, String> {
-        let ca = CaBundle::from_pem(&self.ca).map_err(|e| format!("the seed's CA {e}"))?;
-        Ok(Kubeconfig {
-            server: self.server.clone(),
-            tls_server_name: self.tls_server_name.clone(),
-            ca,
-            credential,
-            namespace: self.namespace.clone(),
-            bootstrap: None,
-        })
-    }
-}
-
-/// A certificate request in flight, kept so that a restart sends the very same one.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct StoredRequest {
-    pub name: String,
-    pub pem: String,
-    #[serde(default)]
-    pub replacement: bool,
-}
-
-/// What was taken up, so that it is taken up once.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Handled {
-    /// The last value of the annotation that asks for a renewal.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub renew: Option<String>,
-    /// That renewal, or one that was asked for here, is not done yet.
-    #[serde(default)]
-    pub pending: bool,
-    /// Hash of the consumer's kubeconfig that the consumer was last told of.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub told: Option<String>,
-    /// Hash of the bootstrap kubeconfig that was used or found last: another one was put there by a person.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bootstrap: Option<String>,
-    /// Hash of the lifeline that the seed offered last and that was taken.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lifeline: Option<String>,
-}
-
-/// A switch to another seed under way. Until the pair is in force, the seed of before is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Switching {
-    /// Of the certificate that is switched to.
-    pub serial: String,
-    /// The handover that led to it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub order: Option<Order>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub previous: Option<Access>,
 }
 
 #[derive(Debug)]
@@ -447,20 +368,6 @@ impl Store {
             let _ = files::remove(&old);
         }
     }
-}
-
-/// A fresh request for this key, with the name of its object.
-pub(crate) fn new_request(
-    firewall: &FirewallName,
-    key: &PrivateKey,
-    replacement: bool,
-) -> Result<StoredRequest, CsrError> {
-    let pem = csr::write(firewall, key)?;
-    Ok(StoredRequest {
-        name: csr::object_name(&pem)?,
-        pem,
-        replacement,
-    })
 }
 
 fn content(path: &Path, problem: &impl ToString, advice: &'static str) -> StoreError {
