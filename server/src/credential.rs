@@ -20,7 +20,7 @@ use thiserror::Error;
 use cluster::api::{apply, call, call_opt};
 use cluster::failure::{Class, Failure};
 
-use crate::core::life::CREDENTIAL_LIMIT;
+use crate::core::credential::CREDENTIAL_LIMIT;
 use crate::core::plan;
 use crate::seed::Seed;
 

@@ -11,6 +11,7 @@ use cluster::firewall::Firewall;
 use crate::approver::Approver;
 use crate::core::decide::two_keys;
 use crate::core::life;
+use crate::core::seen::Seen;
 
 /// A Firewall that something is said of.
 pub struct News<'a> {
@@ -64,7 +65,7 @@ impl News<'_> {
     }
 
     /// An annotation that nobody acts on is named, so that nobody waits for it.
-    pub fn say_what_is_ignored(&self, seen: &life::Seen<'_>) {
+    pub fn say_what_is_ignored(&self, seen: &Seen<'_>) {
         let Some(why) = life::ignored(seen) else { return };
         if self.approver.is_news(&format!("annotation {}", self.object), &why) {
             let reason = Reason::AnnotationIgnored;

@@ -16,7 +16,8 @@ use contract::record::{CredentialKind, Record};
 use jiff::Timestamp;
 use serde_json::Value;
 use server::core::canary::Issuers;
-use server::core::life::{Seen, advance};
+use server::core::life::advance;
+use server::core::seen::Seen;
 
 /// A record as it was stored, and when that was.
 struct Stored {

@@ -11,7 +11,8 @@ use contract::record::{Credential, Endpoint, Pending, Record, Sent};
 use contract::report::{FRESH, Report};
 use jiff::{SignedDuration, Timestamp};
 
-use super::life::{Seen, fresh};
+use super::credential::fresh;
+use super::seen::Seen;
 use super::verdict::Issuer;
 
 /// So long a sealed handover is good, as long as the token in it.

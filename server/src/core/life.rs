@@ -2,60 +2,21 @@
 //! steps from what is on record and what was seen to the next record, so that a restart goes on where it was.
 
 use contract::access::Mode;
-use contract::handover::Claims;
 use contract::key::Thumbprint;
-use contract::names::{self, FirewallName};
+use contract::names;
 use contract::reasons::Reason;
 use contract::record::{Certificate, Credential, CredentialKind, Gone, Record, VERSION};
 use contract::report::Report;
 use jiff::{SignedDuration, Timestamp};
 
-use super::canary::Issuers;
+use super::credential::{CREDENTIAL_LIMIT, EXTEND_BEFORE, TOKEN_LIFE, credential, fresh};
 use super::handover;
+use super::seen::Seen;
 use super::verdict::{Facts, Issuer, Verdict, verdict};
-
-/// A bootstrap token's life, and how long before its end it is extended.
-pub const TOKEN_LIFE: SignedDuration = SignedDuration::from_mins(60);
-pub const EXTEND_BEFORE: SignedDuration = SignedDuration::from_mins(30);
-/// Nothing extends a bootstrap credential past this.
-pub const CREDENTIAL_LIMIT: SignedDuration = SignedDuration::from_hours(24);
 
 /// So long the tokens of a firewall that works with a certificate again stay good: its consumer is told of a change once a
 /// minute at most, and takes its time.
 pub const TOKENS_LEFT: SignedDuration = SignedDuration::from_mins(5);
-
-/// What was seen of a firewall.
-pub struct Seen<'a> {
-    pub firewall: &'a FirewallName,
-    pub uid: &'a str,
-    pub seed: &'a str,
-    /// Fingerprints of where firewalls reach this seed.
-    pub server: &'a str,
-    pub ca: &'a str,
-    /// When the Firewall was made in this seed.
-    pub created: Timestamp,
-    pub kind: CredentialKind,
-    /// What firewalls are to work with.
-    pub mode: Mode,
-    /// The operator's annotations on the Firewall.
-    pub accept_key: Option<&'a str>,
-    pub rebootstrap: Option<&'a str>,
-    pub export: Option<&'a str>,
-    /// The shoot was opened a moment ago: what stands in it is not known yet.
-    pub blind: bool,
-    /// The FirewallMonitor was seen.
-    pub monitor: bool,
-    /// The handover in the FirewallMonitor, if the shoot's handover key signed it for this firewall.
-    pub authentic: Option<&'a Claims>,
-    /// What became of the CAs that certificates come from.
-    pub issuers: &'a Issuers,
-    /// The firewall's report, if the pinned key signed it.
-    pub report: Option<&'a Report>,
-    /// The newest certificate of the pinned key that was issued for it.
-    pub certificate: Option<&'a Certificate>,
-    /// Whether its token's id turned out to be somebody else's.
-    pub id_taken: bool,
-}
 
 /// The record as it should be now. Equal to the old one if there is nothing to do.
 pub fn advance(record: Option<&Record>, seen: &Seen<'_>, now: Timestamp) -> Record {
@@ -319,56 +280,6 @@ fn prove(next: &mut Record, seen: &Seen<'_>, now: Timestamp) {
     {
         next.keys = next.keys.prove(now);
     }
-}
-
-/// A credential that nobody has seen yet.
-pub fn fresh(kind: CredentialKind, epoch: u32, now: Timestamp) -> Credential {
-    let life = match kind {
-        CredentialKind::Token => TOKEN_LIFE,
-        CredentialKind::ServiceAccount => CREDENTIAL_LIMIT,
-    };
-    Credential {
-        kind,
-        epoch,
-        allocated: now,
-        expires: now + life,
-        limit: now + CREDENTIAL_LIMIT,
-        revoked: None,
-    }
-}
-
-fn credential(next: &Record, seen: &Seen<'_>, now: Timestamp) -> Option<Credential> {
-    let fresh = |epoch| fresh(seen.kind, epoch, now);
-    let Some(held) = &next.credential else {
-        // None once a key is pinned: whoever has come in renews with its certificate. The first epoch is by the clock: where
-        // a record was lost, it must not be the one whose token somebody may still have.
-        let epoch = u32::try_from(now.as_second()).unwrap_or(0);
-        return next.keys.pin.is_none().then(|| fresh(epoch));
-    };
-    if held.revoked.is_some() {
-        return Some(held.clone());
-    }
-    let came_in = next.proven() && next.keys.open_until.is_none() && next.handover.is_none();
-    if came_in || held.limit <= now {
-        return Some(Credential {
-            revoked: Some(now),
-            ..held.clone()
-        });
-    }
-    if seen.id_taken {
-        return Some(fresh(held.epoch + 1));
-    }
-    if held.kind != seen.kind && next.keys.pin.is_none() {
-        // The flag, or what the probe found, has changed: the other kind, from its beginning.
-        return Some(fresh(held.epoch));
-    }
-    if held.kind == CredentialKind::Token && held.expires - EXTEND_BEFORE <= now && held.expires < held.limit {
-        return Some(Credential {
-            expires: (now + TOKEN_LIFE).min(held.limit),
-            ..held.clone()
-        });
-    }
-    Some(held.clone())
 }
 
 #[cfg(test)]

@@ -3,10 +3,12 @@
 
 use contract::handover::Order;
 use contract::key::PrivateKey;
+use contract::names::FirewallName;
 use contract::record::{KeyVerdict, Keys};
 use contract::report;
 
 use super::*;
+use crate::core::canary::Issuers;
 
 #[path = "life_tests/minutes.rs"]
 mod minutes;

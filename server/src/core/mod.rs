@@ -3,6 +3,8 @@
 //! - `decide`: what becomes of a request (the whole approval policy)
 //! - `canary`: which CAs' certificates the seed accepts
 //! - `verdict`: whether a firewall's access is still good
+//! - `seen`: the facts of one firewall
+//! - `credential`: how long its bootstrap credential stands
 //! - `life`: how a firewall's record goes on
 //! - `handover`: how its record goes on while it has to come in anew
 //! - `standing`: how it stands, in words
@@ -10,10 +12,12 @@
 //! - `health`: whether the approver itself can do its work
 
 pub mod canary;
+pub mod credential;
 pub mod decide;
 pub mod handover;
 pub mod health;
 pub mod life;
 pub mod plan;
+pub mod seen;
 pub mod standing;
 pub mod verdict;

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::{FirewallError, Worker};
+use crate::core::seen::Seen;
 use crate::core::verdict::Verdict;
 use crate::core::{handover as core_handover, life};
 use crate::news::News;
@@ -52,7 +53,7 @@ impl Worker<'_> {
         let annotations = self.firewall.annotations();
         let (server, ca) = self.approver.seed.endpoint().fingerprints();
         let issuers = self.approver.canaries.issuers();
-        let seen = life::Seen {
+        let seen = Seen {
             firewall: name,
             uid: &self.uid,
             seed: &self.approver.seed.id,
