@@ -41,7 +41,7 @@ pub fn check(source: Source, text: &str) -> Result<Kubeconfig, KubeconfigError> 
     match &verdict {
         Err(error) => {
             is_fit_for_a_log(error);
-            tells_no_secret(text, &error.to_string());
+            tells_no_secret(source, text);
         }
         Ok(config) => {
             assert!(text.len() <= KUBECONFIG_MAX);
@@ -56,8 +56,12 @@ pub fn check(source: Source, text: &str) -> Result<Kubeconfig, KubeconfigError> 
     verdict
 }
 
-/// What stands where a secret belongs is in no message, unless it stands elsewhere too.
-fn tells_no_secret(text: &str, error: &str) {
+/// Stands in no message of the reader's own.
+const SECRET: &str = "hq7xk2vz9wj4";
+
+/// What stands where a secret belongs is in no message, unless it stands elsewhere too. Another is put in its place: a file
+/// may have the reader's own words there.
+fn tells_no_secret(source: Source, text: &str) {
     let Ok(file) = serde_saphyr::from_str::<Value>(text) else {
         return;
     };
@@ -65,8 +69,12 @@ fn tells_no_secret(text: &str, error: &str) {
     let of = |user: &Value| ["token", "client-key-data", "password"].map(|field| user["user"][field].clone());
     for secret in users.iter().flat_map(of) {
         let secret = secret.as_str().unwrap_or_default();
-        if secret.len() >= 12 && text.matches(secret).count() == 1 {
-            assert!(!error.contains(secret), "{error}");
+        if secret.len() >= SECRET.len()
+            && text.matches(secret).count() == 1
+            && let Err(error) = source.read(&text.replacen(secret, SECRET, 1))
+        {
+            let error = error.to_string();
+            assert!(!error.contains(SECRET), "{error}");
         }
     }
 }
