@@ -37,6 +37,9 @@ pub struct Record {
     pub keys: Keys,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate: Option<Certificate>,
+    /// The end of the last certificate that was seen of this firewall's name, of whatever key: until then the name is taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certified_until: Option<Timestamp>,
     /// The firewall has a ServiceAccount for its access here: it is to work with tokens, or did and is not known to have left
     /// them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -183,6 +186,13 @@ impl Record {
     /// Whether the firewall has come in with the pinned key.
     pub fn proven(&self) -> bool {
         self.keys.pin.as_ref().is_some_and(|pin| pin.proven.is_some())
+    }
+
+    /// Until when somebody may hold a certificate of this name. A token ends with its account.
+    pub fn name_taken_until(&self) -> Option<Timestamp> {
+        let certificate = self.certificate.as_ref().filter(|certificate| !certificate.is_token());
+        self.certified_until
+            .max(certificate.map(|certificate| certificate.not_after))
     }
 
     /// Whether it is known whose key this firewall's is: proved, or vouched for by an operator.

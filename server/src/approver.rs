@@ -187,7 +187,10 @@ impl Approver {
             .filter_map(|secret| Some((secret.namespace()?, secret)))
             .filter(|(namespace, secret)| {
                 let record = State::of(namespace, (**secret).clone()).record(name).ok().flatten();
-                namespace != except && record.and_then(|r| r.certificate).is_some_and(|c| c.not_after > now)
+                namespace != except
+                    && record
+                        .and_then(|r| r.name_taken_until())
+                        .is_some_and(|until| until > now)
             })
             .map(|(namespace, _)| namespace)
             .collect()

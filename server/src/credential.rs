@@ -238,7 +238,12 @@ pub async fn access_account(seed: &Seed, account: &ServiceAccount) -> Result<(),
     let accounts: Api<ServiceAccount> = Api::namespaced(seed.client.clone(), namespace);
     let what = |verb: &str| format!("{verb} ServiceAccount {namespace}/{name}");
     if let Some(found) = call_opt(what("get"), accounts.get(&name)).await? {
-        if found.labels() == account.labels() {
+        // What else somebody, or another version, has written on it is nobody's death.
+        if account
+            .labels()
+            .iter()
+            .all(|(key, value)| found.labels().get(key) == Some(value))
+        {
             return Ok(());
         }
         call_opt(what("delete"), accounts.delete(&name, &DeleteParams::default())).await?;

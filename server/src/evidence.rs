@@ -136,6 +136,8 @@ fn siblings(csr: &CertificateSigningRequest, approver: &Approver) -> Vec<Sibling
         .filter(|other| {
             other.spec.username == csr.spec.username && other.name_any() != csr.name_any() && is_open(other)
         })
+        // Somebody else's users may have the same names, without our groups: nothing of theirs is decided by us.
+        .filter(|other| is_firewalls(other))
         .map(|other| Sibling {
             name: other.name_any(),
             created: other.creation_timestamp().map_or(Timestamp::MAX, |time| time.0),

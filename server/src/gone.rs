@@ -11,10 +11,12 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kube::api::{DeleteParams, ListParams};
+use kube::core::DeserializeGuard;
 use kube::{Api, ResourceExt};
 
 use cluster::api::{call, call_opt};
 use cluster::failure::Failure;
+use cluster::firewall::Firewall;
 
 use crate::approver::Approver;
 use crate::core::life;
@@ -121,11 +123,7 @@ impl Sweeper {
 /// Whether nothing of this firewall can come back. While a certificate of its name is good the name is not free.
 fn is_over(approver: &Approver, namespace: &str, name: &FirewallName, gone: &Gone, record: &Record) -> bool {
     let now = Timestamp::now();
-    if record
-        .certificate
-        .as_ref()
-        .is_some_and(|certificate| certificate.not_after > now)
-    {
+    if record.name_taken_until().is_some_and(|until| until > now) {
         return false;
     }
     let no_monitor = || {
@@ -177,16 +175,20 @@ async fn access_accounts(approver: &Approver) -> Result<(), Failure> {
         let Ok(firewall) = FirewallName::parse(&name) else {
             continue;
         };
-        // A record that cannot be read says nothing.
-        let wanted = match approver.cached_record(&of, &firewall) {
-            Ok(record) => record.is_some_and(|record| record.tokens && record.gone.is_none()),
-            Err(_) => true,
+        // A record that cannot be read says nothing, and one that was lost and begun anew is not the firewall's word.
+        let left = match approver.cached_record(&of, &firewall) {
+            Ok(record) => record.is_some_and(|record| record.proven() && !record.tokens),
+            Err(_) => false,
         };
-        if !approver.serves(&of) || (wanted && approver.all_firewalls().any(|f| f.name_any() == name)) {
+        // While it is being deleted its machine works on.
+        let uid = label(names::UID_LABEL);
+        let is_there = |f: &DeserializeGuard<Firewall>| {
+            f.name_any() == name && f.namespace().as_ref() == Some(&of) && f.uid().as_ref() == Some(&uid)
+        };
+        if !approver.serves(&of) || (!left && approver.all_firewalls().any(|f| is_there(&f))) {
             continue;
         }
-        let what = format!("delete ServiceAccount {namespace}/{name}");
-        call_opt(what, accounts.delete(&name, &DeleteParams::default())).await?;
+        // The account last: by it is found what is left to do.
         let role = firewall.role();
         let bindings: Api<RoleBinding> = Api::namespaced(client.clone(), namespace);
         let what = format!("delete RoleBinding {namespace}/{role}");
@@ -194,6 +196,8 @@ async fn access_accounts(approver: &Approver) -> Result<(), Failure> {
         let roles: Api<Role> = Api::namespaced(client.clone(), namespace);
         let what = format!("delete Role {namespace}/{role}");
         call_opt(what, roles.delete(&role, &DeleteParams::default())).await?;
+        let what = format!("delete ServiceAccount {namespace}/{name}");
+        call_opt(what, accounts.delete(&name, &DeleteParams::default())).await?;
         approver.applied.forget(&format!("tokens {of}/{name}"));
         tracing::info!(firewall = %format!("{of}/{name}"), "its ServiceAccount is taken away: no token of it works any more");
     }

@@ -33,6 +33,10 @@ impl Provision<'_> {
         let roles: Api<Role> = Api::namespaced(seed.client.clone(), self.namespace);
         let name = self.name.role();
 
+        // What is taken away waits for nothing else.
+        if plan.role_binding.is_none() {
+            self.role_binding(None).await?;
+        }
         let (key, content) = self.content("Role", &plan.role);
         if !applied.recently(&key, &content) {
             apply(&roles, names::APPROVER, &name, &plan.role)

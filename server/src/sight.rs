@@ -163,22 +163,30 @@ impl Sight<'_> {
         }
     }
 
-    /// The newest certificate of the pinned key among the requests that still exist.
-    pub fn newest_certificate(&self, name: &FirewallName, keys: &Keys) -> Option<Certificate> {
-        let pin = keys.pin.as_ref()?;
+    /// Of the requests that still exist: the newest certificate of the pinned key, and when the last of this name ends, of
+    /// whatever key.
+    pub fn certificates(&self, name: &FirewallName, keys: &Keys) -> (Option<Certificate>, Option<Timestamp>) {
         let all = self.approver.requests.state();
         let ours = all
             .iter()
             .filter(|csr| evidence::condition(csr, "Approved").is_some() && evidence::is_firewalls(csr));
-        let certificates = ours.filter_map(|csr| {
+        let mut until = None;
+        let mut certificates = Vec::new();
+        for csr in ours {
+            // A seed that signs does so beside a token, too.
+            let issued = issued(csr).filter(|(issued, _)| issued.firewall == *name);
+            until = until.max(issued.as_ref().map(|(issued, _)| issued.not_after));
+            let Some(pin) = &keys.pin else { continue };
             if let Some(granted) = granted(csr, name, pin) {
-                return Some((granted, String::new(), csr.name_any()));
+                certificates.push((granted, String::new(), csr.name_any()));
+            } else if let Some((issued, pem)) = issued.filter(|(issued, _)| issued.key.thumbprint() == pin.thumbprint) {
+                certificates.push((issued, pem, csr.name_any()));
             }
-            let pem = String::from_utf8_lossy(&csr.status.as_ref()?.certificate.as_ref()?.0).into_owned();
-            let issued = contract::cert::read_certificate(&pem).ok()?;
-            let of_pin = issued.firewall == *name && issued.key.thumbprint() == pin.thumbprint;
-            of_pin.then(|| (issued, pem, csr.name_any()))
-        });
+        }
+        (self.newest(certificates), until)
+    }
+
+    fn newest(&self, certificates: Vec<(Issued, String, String)>) -> Option<Certificate> {
         // The signer backdates; what it signed came later than it says.
         let began = |issued: &Issued| {
             if contract::grant::is_token(&issued.issuer) {
@@ -187,7 +195,7 @@ impl Sight<'_> {
                 counts_from(issued.not_before, issued.not_after)
             }
         };
-        let (issued, pem, request) = certificates.max_by_key(|(issued, ..)| began(issued))?;
+        let (issued, pem, request) = certificates.into_iter().max_by_key(|(issued, ..)| began(issued))?;
         if pem.is_empty() {
             return Some(Certificate {
                 serial: issued.serial,
@@ -212,6 +220,11 @@ impl Sight<'_> {
             request,
         })
     }
+}
+
+fn issued(csr: &CertificateSigningRequest) -> Option<(Issued, String)> {
+    let pem = String::from_utf8_lossy(&csr.status.as_ref()?.certificate.as_ref()?.0).into_owned();
+    Some((contract::cert::read_certificate(&pem).ok()?, pem))
 }
 
 /// The token that a request was answered with, if it was one of this key.

@@ -88,6 +88,7 @@ fn seen<'a>(firewall: &'a FirewallName, record: &'a Record, issuers: &'a Issuers
         issuers,
         report: None,
         certificate: record.certificate.as_ref(),
+        certified_until: None,
         id_taken: false,
     }
 }

@@ -80,6 +80,7 @@ impl Machine {
             issuers: &NO_CANARIES,
             report,
             certificate: None,
+            certified_until: None,
             id_taken: false,
         }
     }

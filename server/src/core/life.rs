@@ -38,6 +38,7 @@ pub fn advance(record: Option<&Record>, seen: &Seen<'_>, now: Timestamp) -> Reco
         handover::open(&mut next, reason, seen, now);
     }
     next.seed = seen.seed.to_owned();
+    next.certified_until = next.certified_until.max(seen.certified_until);
     take_up_certificate(&mut next, seen);
     take_up_token(&mut next, seen);
     allow_tokens(&mut next, seen, now);
@@ -130,9 +131,13 @@ fn take_up_certificate(next: &mut Record, seen: &Seen<'_>) {
     });
 }
 
-/// A firewall renews its token by itself: only its own report tells of it.
+/// A firewall renews its token by itself: only its own report tells of it, the first of which may come late. Whose it is was
+/// seen by the key.
 fn take_up_token(next: &mut Record, seen: &Seen<'_>) {
-    let Some(report) = seen.report.filter(|report| report.seed == seen.seed && next.settled()) else {
+    let Some(report) = seen
+        .report
+        .filter(|report| report.seed == seen.seed && next.keys.pin.is_some())
+    else {
         return;
     };
     let Some(used) = report.certificate.as_ref().filter(|used| used.is_token()) else {
@@ -162,13 +167,15 @@ fn allow_tokens(next: &mut Record, seen: &Seen<'_>, now: Timestamp) {
     if !next.tokens {
         return;
     }
+    let Some(certificate) = next.certificate.as_ref().filter(|certificate| !certificate.is_token()) else {
+        // It was thought to have left them, by an old report.
+        next.tokens_until = None;
+        return;
+    };
     if next.tokens_until.is_some_and(|until| until <= now) {
         (next.tokens, next.tokens_until) = (false, None);
         return;
     }
-    let Some(certificate) = next.certificate.as_ref().filter(|certificate| !certificate.is_token()) else {
-        return;
-    };
     let left = |report: &Report| report.proves_use(seen.firewall, seen.seed, &certificate.serial);
     if next.tokens_until.is_none() && seen.report.is_some_and(left) {
         next.tokens_until = Some(now + TOKENS_LEFT);

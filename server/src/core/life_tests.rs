@@ -371,6 +371,7 @@ fn seen(firewall: &FirewallName) -> Seen<'_> {
         issuers: &NO_CANARIES,
         report: None,
         certificate: None,
+        certified_until: None,
         id_taken: false,
     }
 }

@@ -38,6 +38,8 @@ pub struct Seen<'a> {
     pub report: Option<&'a Report>,
     /// The newest certificate of the pinned key that was issued for it.
     pub certificate: Option<&'a Certificate>,
+    /// The end of the last certificate of its name among the requests that still exist, of whatever key.
+    pub certified_until: Option<Timestamp>,
     /// Whether its token's id turned out to be somebody else's.
     pub id_taken: bool,
 }

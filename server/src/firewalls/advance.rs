@@ -49,7 +49,7 @@ impl Worker<'_> {
         let report = monitor
             .zip(shoot)
             .and_then(|(monitor, shoot)| self.sight.report(monitor, shoot, name, &keys));
-        let certificate = self.sight.newest_certificate(name, &keys);
+        let (certificate, certified_until) = self.sight.certificates(name, &keys);
         let annotations = self.firewall.annotations();
         let (server, ca) = self.approver.seed.endpoint().fingerprints();
         let issuers = self.approver.canaries.issuers();
@@ -71,6 +71,7 @@ impl Worker<'_> {
             issuers: &issuers,
             report: report.as_ref(),
             certificate: certificate.as_ref(),
+            certified_until,
             id_taken,
         };
         let next = life::advance(known.as_ref(), &seen, now);

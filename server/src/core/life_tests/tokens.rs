@@ -123,9 +123,58 @@ fn b6_a_token_that_the_firewall_renewed_is_known_by_its_report_of_this_seed_only
         "t1",
         "the requests tell of certificates"
     );
-    let nobody = Record {
+    // Its first report came after its first renewal: it was opened with the pinned key.
+    let late = Record {
         keys: pinned(&key()),
+        ..record.clone()
+    };
+    let next = look(&late, Mode::Token, Some(&renewed), 3_010);
+    assert_eq!(next.certificate.as_ref().unwrap().serial, "t2");
+    assert!(next.proven());
+    let nobody = Record {
+        keys: Keys::default(),
         ..record
     };
-    assert_eq!(of(&nobody, &renewed), "t1", "its key is not settled");
+    assert_eq!(of(&nobody, &renewed), "t1", "nobody's key is pinned");
+}
+
+#[test]
+fn b6_tokens_stay_where_an_old_report_had_said_that_they_were_left() {
+    let back = Record {
+        tokens: true,
+        tokens_until: Some(at(2_100)),
+        ..working(ISSUER, "t1", 2_000)
+    };
+    let uses_one = uses(ISSUER, "t1", 2_000);
+    let next = look(&back, Mode::Certificate, Some(&uses_one), 2_200);
+    assert!(next.tokens && next.tokens_until.is_none(), "it works with a token");
+}
+
+#[test]
+fn a_name_is_taken_until_the_last_certificate_of_it_ends_whatever_came_after() {
+    let record = Record {
+        tokens: true,
+        ..working(ISSUER, "t1", 2_000)
+    };
+    let firewall = name();
+    let end = at(2_000 + 30 * 24 * HOUR);
+    let beside_a_token = Seen {
+        mode: Mode::Token,
+        certified_until: Some(end),
+        ..seen(&firewall)
+    };
+    let next = advance(Some(&record), &beside_a_token, at(2_010));
+    assert_eq!(next.name_taken_until(), Some(end));
+    // Its request is gone; the certificate is not.
+    let later = advance(
+        Some(&next),
+        &Seen {
+            certified_until: None,
+            ..beside_a_token
+        },
+        at(9_000),
+    );
+    assert_eq!(later.name_taken_until(), Some(end));
+    // Of a token alone nothing is left once its account is.
+    assert_eq!(record.name_taken_until(), None);
 }
