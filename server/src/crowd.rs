@@ -13,11 +13,18 @@ use contract::csr;
 use contract::key::Thumbprint;
 
 use crate::core::decide::Requester;
+use crate::evidence::condition;
 
 /// An agent that is not answered gives up a request after 15 minutes: of those, 96 are there before the first is removed.
 pub const PER_IDENTITY: usize = 128;
 /// So many beside them, each with a key of its own.
 pub const KEYS: usize = 8;
+/// With those whose key was denied since.
+const IN_ALL: usize = 2 * PER_IDENTITY;
+/// What a map costs for each entry.
+const OVERHEAD: usize = 64;
+/// Of labels, annotations and the like.
+const METADATA_MAX: usize = 32 * 1024;
 
 /// User name, and whether it is one of our identities: a name alone may be anybody's.
 type Identity = (String, bool);
@@ -68,10 +75,18 @@ impl Crowd {
         if csr::is_canary(&request.spec.request.0) {
             return false;
         }
+        // A firewall's are small, and the policy on requesters holds them to it.
+        if is_heavy(request) {
+            return false;
+        }
         let identity = identity(request);
         let kept = self.kept.entry(identity.clone()).or_default();
         let name = request.name_any();
-        if kept.contains_key(&name) {
+        if let Some(place) = kept.get_mut(&name) {
+            if is_refused(request) {
+                // Its key is one of nobody's: the place is another's.
+                *place = None;
+            }
             return true;
         }
         if kept.len() < PER_IDENTITY {
@@ -86,7 +101,8 @@ impl Crowd {
                 "it has more than {PER_IDENTITY} requests for this signer: the others are not looked at before some of these are gone, and the cluster's cleaner removes them"
             );
         }
-        if !identity.1 || kept.len() >= PER_IDENTITY + KEYS {
+        let keys = kept.values().flatten().count();
+        if !identity.1 || keys >= KEYS || kept.len() >= IN_ALL || is_refused(request) {
             return false;
         }
         // Read only now: whoever is in a crowd pays for it.
@@ -111,6 +127,21 @@ impl Crowd {
     }
 }
 
+fn is_refused(request: &CertificateSigningRequest) -> bool {
+    condition(request, "Denied").is_some() || condition(request, "Failed").is_some()
+}
+
+fn is_heavy(request: &CertificateSigningRequest) -> bool {
+    let words = request.labels().iter().chain(request.annotations());
+    let words: usize = words.map(|(key, value)| key.len() + value.len() + OVERHEAD).sum();
+    let finalizers: usize = request.finalizers().iter().map(String::len).sum();
+    let owners = request.owner_references().iter();
+    let owners: usize = owners
+        .map(|of| of.name.len() + of.kind.len() + of.api_version.len())
+        .sum();
+    words + finalizers + owners > METADATA_MAX
+}
+
 fn identity(request: &CertificateSigningRequest) -> Identity {
     let user = request.spec.username.as_deref().unwrap_or_default();
     let groups = request.spec.groups.as_deref().unwrap_or_default();
@@ -121,7 +152,7 @@ fn identity(request: &CertificateSigningRequest) -> Identity {
 mod tests {
     use contract::key::PrivateKey;
     use contract::names::{self, FirewallName};
-    use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
+    use k8s_openapi::api::certificates::v1::{CertificateSigningRequestCondition, CertificateSigningRequestSpec};
     use kube::api::ObjectMeta;
 
     use super::*;
@@ -212,6 +243,39 @@ mod tests {
             crowd.admits(&Event::Apply(with_key(10_000 + number, &key)))
         });
         assert_eq!(keys.count(), KEYS - 2);
+    }
+
+    #[test]
+    fn a_crowd_of_denied_keys_leaves_room_for_another() {
+        let mut crowd = Crowd::default();
+        let thief = PrivateKey::generate().unwrap();
+        for number in 0..PER_IDENTITY {
+            crowd.admits(&Event::Apply(with_key(number, &thief)));
+        }
+        for number in 0..KEYS {
+            let mut theirs = with_key(1_000 + number, &PrivateKey::generate().unwrap());
+            assert!(crowd.admits(&Event::Apply(theirs.clone())), "{number}");
+            let denied = CertificateSigningRequestCondition {
+                type_: "Denied".into(),
+                ..CertificateSigningRequestCondition::default()
+            };
+            theirs.status.get_or_insert_default().conditions = Some(vec![denied]);
+            assert!(crowd.admits(&Event::Apply(theirs.clone())), "it is known");
+            // One that was denied before it was seen is nobody's business.
+            theirs.metadata.name = Some("unseen".into());
+            assert!(!crowd.admits(&Event::Apply(theirs)));
+        }
+        assert!(crowd.admits(&Event::Apply(with_key(9_000, &PrivateKey::generate().unwrap()))));
+    }
+
+    #[test]
+    fn p30_what_is_larger_than_a_firewalls_is_passed_over() {
+        let mut crowd = Crowd::default();
+        let mut heavy = request("anybody", 0);
+        let labels = (0..2_000).map(|n| (format!("example.com/{n}"), String::new()));
+        heavy.metadata.labels = Some(labels.collect());
+        assert!(!crowd.admits(&Event::Apply(heavy)));
+        assert!(crowd.admits(&Event::Apply(request("anybody", 0))));
     }
 
     #[test]

@@ -44,6 +44,8 @@ use crate::shoots::Shoots;
 use crate::watches::{cache, controlled, drain, listen, received, scopes};
 use crate::{credential, evidence, firewalls, http, preflight, probe, requests};
 
+/// Somebody else's may have more than a megabyte each, and a page is in memory as a whole.
+const REQUESTS_A_PAGE: u32 = 20;
 /// How often the seed is asked again what a bootstrap token may do there.
 const PROBE_AGAIN: Duration = Duration::from_secs(3600);
 /// How often what is remembered of Firewalls that are gone is let go.
@@ -215,7 +217,7 @@ impl Workers {
                 })
                 .unzip();
         let ours = watcher::Config::default()
-            .page_size(100)
+            .page_size(REQUESTS_A_PAGE)
             .fields(&format!("spec.signerName={}", names::SIGNER));
         let mut crowd = Crowd::default();
         let (request_controller, requests_complete) = controlled(

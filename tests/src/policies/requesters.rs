@@ -5,6 +5,12 @@ use contract::names;
 
 use super::Policy;
 
+/// More than anything that the approver would not deny for its length.
+const REQUEST_MAX: usize = 16 * 1024;
+const FEW: usize = 8;
+/// What `kubectl apply` remembers of a request.
+const ANNOTATION_MAX: usize = 8 * 1024;
+
 pub(super) fn policy() -> Policy {
     Policy {
         name: "requesters",
@@ -16,10 +22,27 @@ pub(super) fn policy() -> Policy {
         resource: "certificatesigningrequests",
         operations: &["CREATE"],
         variables: Vec::new(),
-        validations: vec![(
-            format!("a firewall asks for certificates of the signer {} only", names::SIGNER),
-            format!("object.spec.signerName == '{}'", names::SIGNER),
-        )],
+        validations: vec![
+            (
+                format!("a firewall asks for certificates of the signer {} only", names::SIGNER),
+                format!("object.spec.signerName == '{}'", names::SIGNER),
+            ),
+            // A hundred of a megabyte each would be more than whoever lists them has memory for.
+            (
+                format!("a firewall's request has {REQUEST_MAX} bytes at most"),
+                format!("size(object.spec.request) <= {REQUEST_MAX}"),
+            ),
+            (
+                "a firewall's request has a few short labels and annotations at most, no owners and no finalizers"
+                    .to_owned(),
+                format!(
+                    "!has(object.metadata.ownerReferences) && !has(object.metadata.finalizers) &&
+  (!has(object.metadata.labels) || object.metadata.labels.size() <= {FEW}) &&
+  (!has(object.metadata.annotations) || (object.metadata.annotations.size() <= {FEW} &&
+    object.metadata.annotations.all(k, size(object.metadata.annotations[k]) <= {ANNOTATION_MAX})))"
+                ),
+            ),
+        ],
     }
 }
 

@@ -5,6 +5,7 @@ use contract::csr;
 use contract::key::PrivateKey;
 use contract::names;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Api;
 use kube::api::{ObjectMeta, PostParams};
 use tests::harness::{Cluster, client_from};
@@ -65,8 +66,62 @@ async fn p24_a_firewall_asks_our_signer_and_no_other_whatever_its_credential() {
             WORDS,
         );
         create(&client, names::SIGNER, &request()).await.unwrap();
+        let mut of_ours = create(&site.admin, names::SIGNER, &request()).await.unwrap();
+        of_ours.metadata = ObjectMeta {
+            generate_name: Some("request-".to_owned()),
+            ..ObjectMeta::default()
+        };
+        for (what, spoil, words) in TOO_LARGE {
+            let mut object = of_ours.clone();
+            spoil(&mut object);
+            let requests: Api<CertificateSigningRequest> = Api::all(client.clone());
+            let asked = requests.create(&PostParams::default(), &object).await;
+            refused(&format!("{user}: {what}"), asked, POLICY, words);
+        }
+        // What `kubectl` and others leave on an object is no reason.
+        of_ours.metadata.labels = Some([("a".to_owned(), "b".to_owned())].into());
+        of_ours.metadata.annotations = Some([("a".to_owned(), "b".repeat(4_000))].into());
+        let requests: Api<CertificateSigningRequest> = Api::all(client.clone());
+        requests.create(&PostParams::default(), &of_ours).await.unwrap();
     }
 }
+
+type Spoil = fn(&mut CertificateSigningRequest);
+
+/// P30: a hundred of these would be more than whoever lists them has memory for.
+const TOO_LARGE: [(&str, Spoil, &str); 5] = [
+    (
+        "a request of 20 KiB",
+        |csr| csr.spec.request.0.splice(0..0, vec![b'\n'; 20 * 1024]).for_each(drop),
+        "bytes at most",
+    ),
+    (
+        "a hundred labels",
+        |csr| csr.metadata.labels = Some((0..100).map(|n| (format!("l{n}"), String::new())).collect()),
+        "few short labels",
+    ),
+    (
+        "a long annotation",
+        |csr| csr.metadata.annotations = Some([("a".to_owned(), "b".repeat(9_000))].into()),
+        "few short labels",
+    ),
+    (
+        "a finalizer",
+        |csr| csr.metadata.finalizers = Some(vec!["example.com/a".to_owned()]),
+        "no finalizers",
+    ),
+    (
+        "an owner",
+        |csr| {
+            let owner: OwnerReference = serde_json::from_value(serde_json::json!({
+                "apiVersion": "v1", "kind": "Node", "name": "a", "uid": "b",
+            }))
+            .unwrap();
+            csr.metadata.owner_references = Some(vec![owner]);
+        },
+        "no owners",
+    ),
+];
 
 #[tokio::test]
 async fn p24_nobody_else_is_kept_from_any_signer() {
