@@ -137,7 +137,7 @@ fn each_alert_has_a_page_and_a_severity_and_names_what_it_is_of() {
         let words = format!("{} {}", text(annotations, "summary"), text(annotations, "description"));
         for label in grouped(text(rule, "expr")).iter().filter(|label| *label != "job") {
             assert!(
-                words.contains(&format!("$labels.{label} ")),
+                words.contains(&format!("{{{{ $labels.{label} }}}}")),
                 "{alert} does not name the {label}: {words}"
             );
         }
