@@ -21,8 +21,8 @@ use crate::support::{certificate_of, renewed};
 
 /// A request waits for two minutes before it is too long, at whatever speed.
 const SOON: Duration = Duration::from_secs(240);
-/// Of a certificate, in a seed where they are short. Its last tenth is half a minute, of which the alert waits a half.
-const LIFE: Duration = Duration::from_secs(300);
+/// Of a certificate, in a seed where they are short. Its last tenth is 40 seconds, of which the alert waits 15.
+const LIFE: Duration = Duration::from_secs(400);
 
 /// As the Prometheus operator has it scraped by our ServiceMonitor: what it says of the pod comes as labels, too.
 async fn prometheus(targets: &[Http]) -> Prometheus {
