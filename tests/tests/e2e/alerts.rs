@@ -119,7 +119,15 @@ async fn alerts_fire_of_real_faults_name_what_they_are_of_and_end() {
     b.settle().await.unwrap();
     let approver = serve(&a.home, &[&a, &b]);
     let http = approver.http().await.unwrap();
-    let prometheus = prometheus(&[http]).await;
+    eventually("it leads", PATIENCE, || async {
+        ensure!(a.home.log().contains("\"leads\""), "not yet");
+        Ok(())
+    })
+    .await
+    .unwrap();
+    // The other replica has no series of firewalls and shoots, and its own say nothing.
+    let waiting = serve(&b.home, &[&a, &b]);
+    let prometheus = prometheus(&[http, waiting.http().await.unwrap()]).await;
     let (_one, _its_agent) = came_in(&a, "00001").await;
     let (other, _other_agent) = came_in(&b, "00002").await;
     // What an alert must see grow is there before it does.
@@ -184,14 +192,12 @@ async fn alerts_fire_of_real_faults_name_what_they_are_of_and_end() {
     ends(&prometheus, "FirewallCertificateNotIssued").await;
     settled(&b, &machine).await;
 
-    // Nobody leads. Another process serves elsewhere, so what was scraped is gone.
+    // Nobody leads, for as long as the other one waits for the lease to end; as they are shipped the rules wait for that.
     approver.kill();
     fires(&prometheus, "FirewallApproverNoLeader", &[]).await;
-    let address = http.0.to_string();
-    let environment = [("FIREWALL_APPROVER_LISTEN", address.as_str())];
-    let namespaces = ["--namespace", a.namespace(), "--namespace", b.namespace()];
-    let _approver = a.home.start_in(&environment, &namespaces).unwrap();
     ends(&prometheus, "FirewallApproverNoLeader").await;
+    let leads = "sum(firewall_approver_leader)";
+    prometheus.comes_to(leads, |leaders| leaders == 1.0).await;
     quiet(&prometheus).await;
 
     // At this speed a new leader's canary, which takes seconds, may be late.
