@@ -152,11 +152,13 @@ impl Canaries {
             .collect()
     }
 
-    /// Whether each issuer's canary was let in when it asked last.
+    /// Whether each issuer's canary was let in when it asked last. As with the checks, an older one that is dead is over: at the
+    /// end of each roll that is how it should be.
     pub fn accepted(&self, now: Timestamp) -> BTreeMap<String, bool> {
         let known = self.known();
         let tried = known.core.tried(now);
         tried
+            .filter(|tried| tried.newest || !tried.dead)
             .map(|tried| {
                 let accepted = tried.accepted.is_some() && tried.refused.is_none() && !tried.dead;
                 (health::short(tried.issuer).to_owned(), accepted)

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use contract::names::FirewallName;
+use contract::reasons::Reason;
 use contract::record::Record;
 use jiff::Timestamp;
 
@@ -24,6 +25,8 @@ pub struct Known {
     pub certificate_ends: Option<Timestamp>,
     /// When the bootstrap credential that stands was made.
     pub credential_made: Option<Timestamp>,
+    /// Why it has to come in anew, and since when.
+    pub handover: Option<(Reason, Timestamp)>,
     /// Why the approver cannot work in the shoot.
     pub closed: Option<Closed>,
 }
@@ -45,6 +48,10 @@ impl Fleet {
             verdict,
             certificate_ends: record.certificate.as_ref().map(|certificate| certificate.not_after),
             credential_made: credential.map(|credential| credential.allocated),
+            handover: record.handover.as_ref().map(|pending| {
+                let reason = Reason::parse(&pending.reason).unwrap_or(Reason::Requested);
+                (reason, pending.since)
+            }),
             closed,
         };
         let mut fleet = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -10,6 +10,7 @@ use kube::ResourceExt;
 
 use cluster::failure::Failure;
 use cluster::lease::Leadership;
+use contract::grant;
 use contract::reasons::Reason;
 
 use crate::approver::Approver;
@@ -80,7 +81,8 @@ impl Served {
         checks.extend(watches(approver));
         checks.extend(approver.words.checks());
         checks.extend(approver.canaries.checks(Timestamp::now()));
-        checks.extend(shoots(approver));
+        let shoots = shoots(approver).into_iter();
+        checks.extend(shoots.map(|(namespace, health)| Check::new(format!("shoot/{namespace}"), health)));
         checks
     }
 
@@ -161,8 +163,8 @@ fn watches(approver: &Approver) -> Vec<Check> {
     kinds
 }
 
-/// One check for each namespace with Firewalls whose shoot can be known.
-fn shoots(approver: &Approver) -> Vec<Check> {
+/// How each namespace's shoot fares, of those with Firewalls whose shoot can be known.
+fn shoots(approver: &Approver) -> BTreeMap<String, Health> {
     let there = there(approver);
     let mut shoots: BTreeMap<String, Health> = BTreeMap::new();
     for (namespace, watch) in approver.shoots.watches() {
@@ -179,10 +181,7 @@ fn shoots(approver: &Approver) -> Vec<Check> {
         let health = shoots.entry(namespace).or_insert(Health::Good);
         *health = std::mem::replace(health, Health::Good).or_worse(closed);
     }
-    let checks = shoots.into_iter();
-    checks
-        .map(|(namespace, health)| Check::new(format!("shoot/{namespace}"), health))
-        .collect()
+    shoots
 }
 
 fn there(approver: &Approver) -> BTreeSet<Id> {
@@ -199,15 +198,21 @@ fn gather(approver: &Approver, standings: &mut Standings) {
             standings.certificates_end.insert(id.clone(), end);
         }
         if let Some(made) = known.credential_made {
-            standings.credential_ages.insert(id, seconds(made, now));
+            standings.credential_ages.insert(id.clone(), seconds(made, now));
+        }
+        if let Some((reason, since)) = known.handover {
+            let age = (reason.as_str(), seconds(since, now));
+            standings.handover_ages.insert(id.clone(), age);
         }
         let verdict = match known.verdict {
             Verdict::Valid(_) => ("Valid", "none"),
             Verdict::Renew(reason) => ("Renew", reason.as_str()),
             Verdict::Rebootstrap(reason) => ("Rebootstrap", reason.as_str()),
         };
-        *standings.verdicts.entry(verdict).or_default() += 1;
+        standings.verdicts.insert(id, verdict);
     }
+    let shoots = shoots(approver).into_iter();
+    standings.shoots = shoots.map(|(of, health)| (of, health == Health::Good)).collect();
     let requests = approver.requests.state();
     let served = |request: &CertificateSigningRequest| {
         let read = contract::csr::read(&request.spec.request.0);
@@ -237,14 +242,15 @@ fn gather(approver: &Approver, standings: &mut Standings) {
     }
 }
 
-/// When it was approved, if it is a firewall's and its certificate is still to come.
+/// When it was approved, if it is a firewall's and its certificate, or its token, is still to come.
 fn not_issued_since(request: &CertificateSigningRequest) -> Option<Timestamp> {
     let approved = condition(request, "Approved")?;
     let issued = request
         .status
         .as_ref()
         .is_some_and(|status| status.certificate.is_some());
-    if issued || condition(request, "Failed").is_some() || !is_firewalls(request) {
+    let granted = condition(request, grant::CONDITION).is_some();
+    if issued || granted || condition(request, "Failed").is_some() || !is_firewalls(request) {
         return None;
     }
     Some(approved.last_update_time.as_ref()?.0)

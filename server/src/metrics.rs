@@ -30,6 +30,19 @@ type Labels = Vec<(&'static str, String)>;
 type Number = Gauge<f64, AtomicU64>;
 type Gauges = Family<Labels, Number>;
 
+/// Decisions that somebody has to hear of: a firewall's credential makes a request as no firewall does. They count from zero
+/// on, since of a series that begins with one nobody can tell that it grew.
+const MISUSED: [(Decided, Reason); 8] = [
+    (Decided::Denied, Reason::NotYours),
+    (Decided::Denied, Reason::OtherKey),
+    (Decided::Denied, Reason::MalformedRequest),
+    (Decided::Denied, Reason::WrongUsages),
+    (Decided::Denied, Reason::WrongExpiration),
+    (Decided::Waits, Reason::CredentialSpent),
+    (Decided::Waits, Reason::TooManyRequests),
+    (Decided::Waits, Reason::TwoKeys),
+];
+
 /// What is counted as it happens.
 #[derive(Clone)]
 pub struct Metrics {
@@ -58,11 +71,15 @@ pub struct Standings {
     pub leads: bool,
     pub certificates_end: BTreeMap<Id, Timestamp>,
     pub credential_ages: BTreeMap<Id, f64>,
-    /// By verdict and reason.
-    pub verdicts: BTreeMap<(&'static str, &'static str), usize>,
+    /// Verdict and reason.
+    pub verdicts: BTreeMap<Id, (&'static str, &'static str)>,
+    /// Since when a firewall has to come in anew, in seconds, and why.
+    pub handover_ages: BTreeMap<Id, (&'static str, f64)>,
     pub oldest_not_issued: f64,
     /// Whether each issuer's canary is let in.
     pub canaries: BTreeMap<String, bool>,
+    /// Whether the approver can work in the shoot of a namespace.
+    pub shoots: BTreeMap<String, bool>,
     pub watches: BTreeMap<&'static str, f64>,
     pub shoot_watches: BTreeMap<String, f64>,
     pub queues: BTreeMap<&'static str, usize>,
@@ -71,8 +88,12 @@ pub struct Standings {
 
 impl Metrics {
     pub fn new() -> Self {
+        let decisions = Family::<Labels, Counter>::default();
+        for (decided, reason) in MISUSED {
+            drop(decisions.get_or_create(&decision(decided, Some(reason))));
+        }
         Self {
-            decisions: Family::default(),
+            decisions,
             handovers: Family::default(),
             approval: Histogram::new(REQUEST_SECONDS),
             issue: Histogram::new(REQUEST_SECONDS),
@@ -82,15 +103,7 @@ impl Metrics {
     }
 
     pub fn decided(&self, decided: Decided, reason: Option<Reason>) {
-        let decision = match decided {
-            Decided::Approved => "approved",
-            Decided::Denied => "denied",
-            Decided::Ignored => "ignored",
-            Decided::Waits => "waiting",
-        };
-        let reason = reason.map_or("none", Reason::as_str);
-        let labels = vec![("decision", decision.to_owned()), ("reason", reason.to_owned())];
-        self.decisions.get_or_create(&labels).inc();
+        self.decisions.get_or_create(&decision(decided, reason)).inc();
     }
 
     pub fn approved(&self, created: Option<Timestamp>, now: Timestamp) {
@@ -195,14 +208,39 @@ impl Standings {
             Unit::Seconds,
             gauges(self.credential_ages.iter().map(|(id, age)| (of(id), *age))),
         );
-        let verdicts = self.verdicts.iter().map(|((verdict, reason), many)| {
-            let labels = vec![("verdict", (*verdict).to_owned()), ("reason", (*reason).to_owned())];
-            (labels, number(*many))
+        let because = |id: &Id, reason: &str| {
+            let mut labels = of(id);
+            labels.push(("reason", reason.to_owned()));
+            labels
+        };
+        let verdicts = self.verdicts.iter().map(|(id, (verdict, reason))| {
+            let mut labels = because(id, reason);
+            labels.push(("verdict", (*verdict).to_owned()));
+            (labels, 1.0)
         });
         registry.register(
             "firewalls",
-            "Firewalls, by the verdict on their access",
+            "Firewalls, each as 1 with the verdict on its access",
             gauges(verdicts),
+        );
+        registry.register_with_unit(
+            "handover_age",
+            "How long a firewall has had to come in anew, by reason; none once it has",
+            Unit::Seconds,
+            gauges(
+                self.handover_ages
+                    .iter()
+                    .map(|(id, (reason, age))| (because(id, reason), *age)),
+            ),
+        );
+        registry.register(
+            "shoot_ready",
+            "Whether the approver can work in a shoot: 1 if its check in /readyz passes, 0 if not",
+            gauges(
+                self.shoots
+                    .iter()
+                    .map(|(of, ready)| (vec![("namespace", of.clone())], f64::from(u8::from(*ready)))),
+            ),
         );
         registry.register_with_unit(
             "approved_not_issued_age",
@@ -258,6 +296,17 @@ impl Standings {
             requests,
         );
     }
+}
+
+fn decision(decided: Decided, reason: Option<Reason>) -> Labels {
+    let decision = match decided {
+        Decided::Approved => "approved",
+        Decided::Denied => "denied",
+        Decided::Ignored => "ignored",
+        Decided::Waits => "waiting",
+    };
+    let reason = reason.map_or("none", Reason::as_str);
+    vec![("decision", decision.to_owned()), ("reason", reason.to_owned())]
 }
 
 fn gauges(values: impl IntoIterator<Item = (Labels, f64)>) -> Gauges {

@@ -14,10 +14,12 @@ fn sample() -> String {
     let standings = Standings {
         leads: true,
         certificates_end: [(id.clone(), at)].into(),
-        credential_ages: [(id, 7.0)].into(),
-        verdicts: [(("Valid", "none"), 1)].into(),
+        credential_ages: [(id.clone(), 7.0)].into(),
+        verdicts: [(id.clone(), ("Valid", "none"))].into(),
+        handover_ages: [(id, ("SeedMoved", 2.5))].into(),
         oldest_not_issued: 0.0,
         canaries: [("0123456789abcdef".to_owned(), true)].into(),
+        shoots: [("shoot--a--b".to_owned(), true)].into(),
         watches: [("firewalls", 1.5)].into(),
         shoot_watches: [("shoot--a--b".to_owned(), 1.5)].into(),
         queues: [("firewalls", 0)].into(),
@@ -149,7 +151,7 @@ fn lint(name: &str, family: &Family) -> Vec<String> {
 #[test]
 fn what_is_measured_keeps_prometheus_naming_rules() {
     let families = families(&sample());
-    assert_eq!(families.len(), 15, "{families:?}");
+    assert_eq!(families.len(), 17, "{families:?}");
     let faults: Vec<String> = families.iter().flat_map(|(name, family)| lint(name, family)).collect();
     assert!(faults.is_empty(), "{faults:#?}");
     let used: BTreeSet<&str> = families
@@ -252,6 +254,24 @@ fn a_certificate_is_timed_once_and_only_if_it_was_awaited() {
         metrics.awaits(&number.to_string(), at(0));
     }
     assert!(metrics.awaited.lock().unwrap().len() <= AWAITED_MAX);
+}
+
+#[test]
+fn what_an_alert_must_see_grow_is_counted_from_zero_on() {
+    let metrics = Metrics::new();
+    let value = |metrics: &Metrics, series: &str| {
+        let text = metrics.text(&Standings::default()).unwrap();
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix(series).map(str::to_owned));
+        line.map(|line| line.trim().to_owned())
+    };
+    let stolen = "firewall_approver_decisions_total{decision=\"denied\",reason=\"NotYours\"}";
+    assert_eq!(value(&metrics, stolen).as_deref(), Some("0"));
+    metrics.decided(Decided::Denied, Some(Reason::NotYours));
+    assert_eq!(value(&metrics, stolen).as_deref(), Some("1"));
+    let slow = "firewall_approver_recovery_duration_seconds_bucket{le=\"60.0\"}";
+    assert_eq!(value(&metrics, slow).as_deref(), Some("0"));
 }
 
 /// `docs/reference/metrics.md`, from the registry.

@@ -1,6 +1,7 @@
 //! End to end: real API servers, the real binaries, the identities that the manifests grant. One seed and one shoot
 //! serve all tests; each has its own namespace and its own approver. Names carry the requirement that a test shows.
 //!
+//! - `alerts`: what Prometheus says of real faults, by the rules that are shipped (C3)
 //! - `attacks`: what stands in the shoot may be anybody's
 //! - `bootstrap`: a machine with nothing but a bootstrap kubeconfig comes to work, and goes on (A1-A7)
 //! - `canaries`: the CA of client certificates changes, in good order and in none
@@ -27,6 +28,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a fault in a test is a failed test")]
 
+mod alerts;
 mod attacks;
 mod bootstrap;
 mod canaries;

@@ -1,102 +1,18 @@
 //! What Prometheus reads of the approver: Debian's, as it comes, with a life of a firewall behind the numbers.
 
-use std::net::SocketAddr;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use serde_json::Value;
-use tests::harness::eventually;
-use tests::http::Http;
+use tests::harness::{Cluster, ClusterOptions, eventually};
 use tests::programs::export;
-use tests::world::World;
-use tokio::net::TcpListener;
+use tests::prometheus::Prometheus;
+use tests::upstream::install_crds;
+use tests::world::{Place, World, install_seed, shoot_cluster};
 
 use crate::moves::came_in;
 use crate::support::{certificate_of, requests_for};
 
 const SOON: Duration = Duration::from_secs(60);
-
-/// Debian's Prometheus with a folder of its own, which scrapes one target each second.
-struct Prometheus {
-    dir: tempfile::TempDir,
-    child: Child,
-    http: Http,
-}
-
-impl Prometheus {
-    async fn scraping(target: SocketAddr) -> anyhow::Result<Self> {
-        let dir = tempfile::tempdir()?;
-        // Only free now, as every port that is asked for beforehand.
-        let address = TcpListener::bind("127.0.0.1:0").await?.local_addr()?;
-        let config = format!(
-            "global: {{scrape_interval: 1s, scrape_timeout: 1s}}\n\
-            scrape_configs: [{{job_name: approver, static_configs: [{{targets: ['{target}']}}]}}]\n"
-        );
-        std::fs::write(dir.path().join("prometheus.yml"), config)?;
-        // It ends with this process, however that ends: then there is nothing more to read.
-        let script = "prometheus --config.file=prometheus.yml --storage.tsdb.path=data --web.listen-address=\"$0\" \
-            --web.max-connections=16 >log 2>&1 & read -r _; kill -KILL $!";
-        let child = Command::new("sh")
-            .args(["-c", script, &address.to_string()])
-            .current_dir(dir.path())
-            .stdin(Stdio::piped())
-            .spawn()
-            .context("start prometheus: is it installed (make tools)?")?;
-        let prometheus = Self {
-            dir,
-            child,
-            http: Http(address),
-        };
-        eventually("Prometheus serves", SOON, || async {
-            ensure!(prometheus.ask("/-/ready").await?.contains("Ready"), "not yet");
-            Ok(())
-        })
-        .await
-        .with_context(|| std::fs::read_to_string(prometheus.dir.path().join("log")).unwrap_or_default())?;
-        Ok(prometheus)
-    }
-
-    async fn ask(&self, path: &str) -> anyhow::Result<String> {
-        let Http(address) = self.http;
-        // Whoever speaks 1.1 is answered in chunks.
-        let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n");
-        let answer = self.http.send(&request).await?;
-        ensure!(answer.status == 200, "{answer:?}");
-        Ok(answer.body)
-    }
-
-    async fn json(&self, path: &str) -> anyhow::Result<Value> {
-        Ok(serde_json::from_str(&self.ask(path).await?)?)
-    }
-
-    /// The value of the one series that this names.
-    async fn value(&self, query: &str) -> anyhow::Result<f64> {
-        let escaped: String = query.bytes().map(|byte| format!("%{byte:02X}")).collect();
-        let answer = self.json(&format!("/api/v1/query?query={escaped}")).await?;
-        let series = answer["data"]["result"].as_array().context("no result")?;
-        ensure!(series.len() == 1, "{query}: {} series: {answer}", series.len());
-        Ok(series[0]["value"][1].as_str().context("no value")?.parse()?)
-    }
-
-    async fn comes_to(&self, query: &str, wanted: impl Fn(f64) -> bool) -> f64 {
-        eventually(query, SOON, || async {
-            let value = self.value(query).await?;
-            ensure!(wanted(value), "it is {value}");
-            Ok(value)
-        })
-        .await
-        .unwrap()
-    }
-}
-
-impl Drop for Prometheus {
-    fn drop(&mut self) {
-        // The shell that started it waits for this.
-        drop(self.child.stdin.take());
-        let _ = self.child.wait();
-    }
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn prometheus_reads_the_life_of_a_firewall_and_forgets_it_with_it() {
@@ -128,7 +44,10 @@ async fn prometheus_reads_the_life_of_a_firewall_and_forgets_it_with_it() {
     }
     prometheus
         .comes_to(
-            "firewall_approver_firewalls{verdict=\"Valid\",reason=\"none\"}",
+            &format!(
+                "firewall_approver_firewalls{{verdict=\"Valid\",reason=\"none\",{}",
+                &of[1..]
+            ),
             |count| count == 1.0,
         )
         .await;
@@ -163,6 +82,8 @@ async fn prometheus_reads_the_life_of_a_firewall_and_forgets_it_with_it() {
             |watches| watches >= 4.0,
         )
         .await;
+    let ready = format!("firewall_approver_shoot_ready{{namespace=\"{}\"}}", world.namespace());
+    prometheus.comes_to(&ready, |ready| ready == 1.0).await;
     // Its credential is revoked: it has no age any more.
     let age = format!("absent(firewall_approver_bootstrap_credential_age_seconds{of})");
     prometheus.comes_to(&age, |absent| absent == 1.0).await;
@@ -296,4 +217,31 @@ async fn what_waits_is_seen_an_approved_request_and_a_credential() {
     println!("approval to certificate: {seconds} s");
     // What the API server has of the approval is in whole seconds.
     assert!(seconds > 1.0, "{seconds}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn b6_a_request_that_is_answered_with_a_token_waits_for_no_certificate() {
+    let options = ClusterOptions {
+        signer: false,
+        ..ClusterOptions::new("seed-metrics-tokens")
+    };
+    // With what all tests share comes what the shoot needs.
+    tests::world::seed().await.unwrap();
+    let seed = Cluster::start(options).await.unwrap();
+    install_crds(&seed, shoot_cluster().await.unwrap()).await.unwrap();
+    install_seed(&seed).await.unwrap();
+    let place = Place::empty(&seed, shoot_cluster().await.unwrap(), "shoot--metrics--token")
+        .await
+        .unwrap();
+    place.settle().await.unwrap();
+    let approver = place.approver_with(&["--seed-access", "token"]).unwrap();
+    let prometheus = Prometheus::scraping(approver.http().await.unwrap().0).await.unwrap();
+    let (_machine, _agent) = came_in(&place, "00001").await;
+    let issued = "firewall_approver_issue_duration_seconds_count";
+    prometheus.comes_to(issued, |count| count == 1.0).await;
+    // The request stands for an hour, approved and without a certificate; ten seconds of that will do.
+    let waits = "firewall_approver_approved_not_issued_age_seconds[1h]";
+    let seconds = prometheus.value("vector(time())").await.unwrap();
+    prometheus.comes_to("vector(time())", |now| now > seconds + 10.0).await;
+    assert_eq!(prometheus.value(&format!("max_over_time({waits})")).await.unwrap(), 0.0);
 }

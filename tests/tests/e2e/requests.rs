@@ -43,7 +43,7 @@ async fn get(world: &World, name: &str) -> anyhow::Result<CertificateSigningRequ
 }
 
 /// Makes a request with a key of its own, as whoever holds that kubeconfig.
-async fn ask(client: &Client, firewall: &str) -> anyhow::Result<(PrivateKey, String)> {
+pub(crate) async fn ask(client: &Client, firewall: &str) -> anyhow::Result<(PrivateKey, String)> {
     let key = PrivateKey::generate()?;
     let pem = contract::csr::write(&FirewallName::parse(firewall)?, &key)?;
     let name = contract::csr::object_name(&pem)?;
