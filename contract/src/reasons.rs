@@ -9,6 +9,8 @@ use std::fmt;
 pub enum On {
     Firewall,
     Request,
+    /// The approver's own namespace.
+    Namespace,
 }
 
 macro_rules! reasons {
@@ -235,6 +237,11 @@ reasons! {
         SignerNotTrusted [Request] {
             does: "Says so on the canary's request and in the log, and hands nobody over.",
             todo: "kube-apiserver's `--client-ca-file` and the signer's CA do not belong together: mend one of them.",
+        }
+        /// The approver's clock is not the seed's.
+        ClockWrong [Namespace] {
+            does: "Says so every five minutes while it is so, and works on by its own clock.",
+            todo: "Set the clock of the node that the approver runs on. Credentials end too early or too late by as much.",
         }
         /// The certificate is near its end and was not renewed.
         Expiring [Firewall] {

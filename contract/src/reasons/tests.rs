@@ -63,6 +63,11 @@ fn page() -> String {
             "On a request",
             "In a condition or as events on it; what was refused last stands in the Firewall's state, too (`lastRefused`).",
         ),
+        (
+            On::Namespace,
+            "Of the approver itself",
+            "As events in its namespace: `kubectl get events -n firewall-approver`.",
+        ),
     ] {
         let _ = write!(
             page,
