@@ -129,10 +129,11 @@ impl Writer {
                 _ = tick.tick() => {
                     for count in book.counts(Timestamp::now()) {
                         let counted = self.count(&count).await;
-                        let there = matches!(counted, Ok(true));
-                        if !self.went(counted.map(drop)) || !there {
+                        // One that is gone is made anew. Where nobody answered, it is counted on.
+                        if matches!(counted, Ok(false)) {
                             book.lost(&count.saying);
                         }
+                        self.went(counted.map(drop));
                     }
                     if told.is_none_or(|told| told.elapsed() >= LEFT_OUT) {
                         let left_out = book.left_out();
