@@ -259,7 +259,8 @@ impl Approver {
         let mut known = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         let id = (namespace.to_owned(), firewall.to_string());
         let lately = |before: &Refused| {
-            before.reason == refused.reason && refused.time.duration_since(before.time) < REFUSED_AGAIN
+            let apart = refused.time.duration_since(before.time);
+            apart.is_negative() || before.reason == refused.reason && apart < REFUSED_AGAIN
         };
         if known.get(&id).is_some_and(lately) {
             return;

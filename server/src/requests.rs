@@ -76,7 +76,15 @@ async fn look_at(csr: &CertificateSigningRequest, approver: &Approver) -> Result
     if csr::is_canary(&csr.spec.request.0) {
         return Ok(Action::await_change());
     }
-    if condition(csr, "Denied").is_some() || condition(csr, "Failed").is_some() {
+    if let Some(denied) = condition(csr, "Denied") {
+        // By whichever approver of this seed was first, perhaps before a restart.
+        let at = denied.last_update_time.as_ref().map_or(Timestamp::now(), |time| time.0);
+        if let Some(reason) = denied.reason.as_deref().and_then(Reason::parse) {
+            tell_firewall(csr, reason, denied.message.as_deref().unwrap_or_default(), at, approver);
+        }
+        return Ok(Action::await_change());
+    }
+    if condition(csr, "Failed").is_some() {
         return Ok(Action::await_change());
     }
     if let Some(approved) = condition(csr, "Approved") {
@@ -155,7 +163,7 @@ fn follow(
         names::SIGNER
     );
     tracing::warn!(request = %csr.name_any(), firewall = %read.firewall, reason = %Reason::ApprovedNotIssued, "{why}");
-    tell_firewall(csr, Reason::ApprovedNotIssued, &why, approver);
+    tell_firewall(csr, Reason::ApprovedNotIssued, &why, Timestamp::now(), approver);
     let requester = csr.spec.username.as_deref().unwrap_or_default();
     let said = (true, Reason::ApprovedNotIssued, "Sign");
     approver.events.of_request(csr, requester, said, &why);
@@ -164,12 +172,12 @@ fn follow(
 
 /// Puts it on the Firewall of whoever asked: people look there first. Of a request for another's name, too, on the
 /// asker's.
-fn tell_firewall(csr: &CertificateSigningRequest, reason: Reason, why: &str, approver: &Approver) {
+fn tell_firewall(csr: &CertificateSigningRequest, reason: Reason, why: &str, at: Timestamp, approver: &Approver) {
     if approver.dry_run || !is_worth_telling(reason) {
         return;
     }
     if let Some((namespace, firewall)) = whose(&request(csr), approver) {
-        let refused = Refused::new(&csr.name_any(), reason, why, Timestamp::now());
+        let refused = Refused::new(&csr.name_any(), reason, why, at);
         approver.refuse(&namespace, &firewall, refused);
     }
 }
@@ -210,7 +218,7 @@ async fn carry_out(
                 tracing::info!(request = %name, %requester, %reason, dry_run, "not decided yet: {why}");
                 if !dry_run {
                     approver.events.of_request(csr, requester, (true, reason, "Wait"), &why);
-                    tell_firewall(csr, reason, &why, approver);
+                    tell_firewall(csr, reason, &why, now, approver);
                 }
             }
             Ok(Action::requeue(in_turn(retry_after(csr, now), behind)))
@@ -223,7 +231,6 @@ async fn carry_out(
             tracing::warn!(request = %name, %requester, %reason, dry_run, "denied: {why}");
             if !dry_run {
                 approver.events.of_request(csr, requester, (true, reason, "Deny"), &why);
-                tell_firewall(csr, reason, &why, approver);
             }
             Ok(Action::await_change())
         }

@@ -136,12 +136,7 @@ impl Book {
             // Whoever has his full number again is as good as unknown.
             self.causes.retain(|_, bucket| !bucket.is_full(&OF_ONE, now));
         }
-        // More of them than can be remembered share what one has.
-        let cause = if self.causes.len() < CAUSES_MAX || self.causes.contains_key(cause) {
-            cause
-        } else {
-            ""
-        };
+        // All together first: so there are never more causes that used something up than there are events.
         self.all.has(&OF_ALL, now)
             && self.causes.entry(cause.to_owned()).or_default().take(&OF_ONE, now)
             && self.all.take(&OF_ALL, now)
