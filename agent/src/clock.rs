@@ -1,13 +1,9 @@
 //! How far this machine's clock is off, by the Date header of the seed, or of the shoot where the seed is dead. A wrong clock makes good certificates look
 //! expired, so it has to be known before anything is blamed on a certificate.
 
-use cluster::api::call;
-use cluster::clock::server_date;
-use cluster::failure::{Class, Failure};
+use cluster::clock::measure;
 use contract::kubeconfig::CaBundle;
-use jiff::{SignedDuration, Timestamp};
-use kube::Client;
-use kube::client::Body;
+use jiff::SignedDuration;
 use tracing::info;
 
 use crate::core::{Job, Patience, Via};
@@ -68,49 +64,8 @@ impl Machine {
     }
 }
 
-/// A server whose certificate fails by time only is asked once more, for its time and without any credential.
-async fn measure(
-    client: &Client,
-    whose: &str,
-    server: &str,
-    tls_server_name: Option<&str>,
-    ca: &CaBundle,
-) -> Result<i64, Failure> {
-    let what = || format!("ask {whose} for its time (GET /version)");
-    let failed = |class, detail: String| Failure {
-        what: what(),
-        class,
-        detail,
-    };
-    let request = http::Request::get("/version")
-        .body(Body::empty())
-        .map_err(|e| failed(Class::Misconfigured, e.to_string()))?;
-    let before = Timestamp::now();
-    let date = match call(what(), client.send(request)).await {
-        Ok(answer) => {
-            let date = answer.headers().get(http::header::DATE);
-            date.and_then(|date| date.to_str().ok()).map(str::to_owned)
-        }
-        Err(failure) if failure.is(Class::UntrustedTime) => {
-            let date = server_date(server, tls_server_name, ca).await;
-            Some(date.map_err(|e| failed(Class::UntrustedTime, e.to_string()))?)
-        }
-        Err(failure) => return Err(failure),
-    };
-    let half = before.duration_until(Timestamp::now()) / 2;
-    date.and_then(|date| skew(before, half, &date))
-        .ok_or_else(|| failed(Class::Misconfigured, "the answer has no Date that can be read".into()))
-}
-
 fn named(skew: i64) -> bool {
     skew.abs() > NAMED_FROM
-}
-
-/// In whole seconds, positive if ours is ahead. The header has no fractions, so half a second is its middle.
-fn skew(before: Timestamp, half: SignedDuration, date: &str) -> Option<i64> {
-    let theirs = jiff::fmt::rfc2822::parse(date).ok()?.timestamp().as_millisecond() + 500;
-    let ours = before.checked_add(half).ok()?.as_millisecond();
-    Some((ours - theirs) / 1000)
 }
 
 #[cfg(test)]
@@ -121,6 +76,8 @@ mod tests {
 
     use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
     use rustls::{ServerConfig, ServerConnection, Stream};
+
+    use cluster::clock::server_date;
 
     use super::*;
 
@@ -191,16 +148,5 @@ mod tests {
             error.contains("NotValidForName") || error.contains("not valid for name"),
             "{error}"
         );
-    }
-
-    #[test]
-    fn the_skew_is_read_from_a_date_header() {
-        let date = "Sun, 06 Nov 1994 08:49:37 GMT";
-        let at = |second: i64| Timestamp::from_second(784_111_777 + second).unwrap();
-        let skewed = |second| skew(at(second), SignedDuration::from_millis(100), date);
-        assert_eq!(skewed(0), Some(0));
-        assert_eq!(skewed(90), Some(89));
-        assert_eq!(skewed(-90), Some(-90));
-        assert_eq!(skew(at(0), SignedDuration::ZERO, "yesterday"), None);
     }
 }

@@ -230,7 +230,11 @@ impl Machine {
             info!(firewall = %self.firewall, "the monitor holds news that is not sealed to us: reporting");
             self.report_soon();
         }
-        let Some(kind) = refusal.kind() else { return };
+        let Some(kind) = refusal.kind() else {
+            // What stands there now is not refused.
+            self.problems.remove(REFUSED);
+            return;
+        };
         let count = self.refused_handovers.entry(kind.to_owned()).or_default();
         *count = count.saturating_add(1);
         self.problem(REFUSED, &format!("refused: {refusal}"));

@@ -14,6 +14,7 @@ use crate::machine::{Machine, Settings};
 use crate::monitor::Monitor;
 use crate::pair::OwnPair;
 use crate::paths::Paths;
+use crate::request::Candidate;
 use crate::store::{Handled, Store, Switching};
 
 #[path = "handover_tests/restarts.rs"]
@@ -377,6 +378,34 @@ async fn a8_the_same_message_is_taken_up_once() {
     machine.state.handover = None;
     show(&mut machine, &message);
     assert!(machine.state.handover.is_none() && machine.refused_handovers.is_empty());
+}
+
+#[tokio::test]
+async fn what_was_refused_is_not_named_any_more_once_something_else_stands_there_or_the_machine_came_in() {
+    let fixture = Fixture::new();
+    let mut machine = fixture.machine();
+    let taken = fixture.good(&machine, order(2, 1));
+    show(&mut machine, &taken);
+    let older = fixture.good(&machine, order(1, 1));
+    show(&mut machine, &older);
+    assert!(machine.problems[REFUSED].contains("refused"), "{:?}", machine.problems);
+    // Taken up already: nothing that stands there is refused.
+    show(&mut machine, &taken);
+    assert_eq!(machine.problems.get(REFUSED), None);
+
+    show(&mut machine, &older);
+    assert!(machine.problems.contains_key(REFUSED));
+    machine.candidate = Some(Candidate {
+        pair: fixture.pair(),
+        access: fixture.access(NEW),
+        via: Via::Bootstrap,
+        link: None,
+    });
+    machine.switch();
+    assert_eq!(machine.problems.get(REFUSED), None);
+    // It is judged anew, and if it is still there it says so.
+    show(&mut machine, &older);
+    assert!(machine.problems.contains_key(REFUSED));
 }
 
 #[tokio::test]

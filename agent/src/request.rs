@@ -17,7 +17,7 @@ use tracing::info;
 
 use crate::core::{Event, Job, Patience, Standing, Via, Void};
 use crate::files;
-use crate::handover::PendingHandover;
+use crate::handover::{PendingHandover, REFUSED};
 use crate::judge::{Judgement, judge};
 use crate::link::{Link, link, who_am_i};
 use crate::machine::Machine;
@@ -381,6 +381,8 @@ impl Machine {
         self.offer = None;
         self.state.offer = false;
         self.judged = None;
+        // Judged anew, what is still refused says so again.
+        self.problems.remove(REFUSED);
         self.state.installed = true;
         self.refresh_told();
         self.finish_request(candidate.via);

@@ -1,4 +1,4 @@
-//! The time of a server whose certificate is outside its validity by our clock. Chain and name are verified as always,
+//! How far our clock is off by a server's Date header, and the time of a server whose certificate is outside its validity by our clock. Chain and name are verified as always,
 //! only at a time at which the certificate was valid; no credential is sent, and nothing is believed but the Date.
 
 use std::io::{Read, Write};
@@ -8,12 +8,18 @@ use std::time::Duration;
 
 use contract::kubeconfig::CaBundle;
 use http::Uri;
+use jiff::{SignedDuration, Timestamp};
+use kube::Client;
+use kube::client::Body;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use thiserror::Error;
+
+use crate::api::call;
+use crate::failure::{Class, Failure};
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// All headers of an answer have less.
@@ -29,6 +35,40 @@ pub enum ClockError {
     Connection { server: String, problem: String },
     #[error("{0}: the answer has no Date")]
     NoDate(String),
+}
+
+/// How far our clock is ahead of the server's, in seconds. A server whose certificate fails by time only is asked once more, for its time and without any credential.
+pub async fn measure(
+    client: &Client,
+    whose: &str,
+    server: &str,
+    tls_server_name: Option<&str>,
+    ca: &CaBundle,
+) -> Result<i64, Failure> {
+    let what = || format!("ask {whose} for its time (GET /version)");
+    let failed = |class, detail: String| Failure {
+        what: what(),
+        class,
+        detail,
+    };
+    let request = http::Request::get("/version")
+        .body(Body::empty())
+        .map_err(|e| failed(Class::Misconfigured, e.to_string()))?;
+    let before = Timestamp::now();
+    let date = match call(what(), client.send(request)).await {
+        Ok(answer) => {
+            let date = answer.headers().get(http::header::DATE);
+            date.and_then(|date| date.to_str().ok()).map(str::to_owned)
+        }
+        Err(failure) if failure.is(Class::UntrustedTime) => {
+            let date = server_date(server, tls_server_name, ca).await;
+            Some(date.map_err(|e| failed(Class::UntrustedTime, e.to_string()))?)
+        }
+        Err(failure) => return Err(failure),
+    };
+    let half = before.duration_until(Timestamp::now()) / 2;
+    date.and_then(|date| skew(before, half, &date))
+        .ok_or_else(|| failed(Class::Misconfigured, "the answer has no Date that can be read".into()))
 }
 
 /// The Date header of a server's answer to anybody.
@@ -92,6 +132,13 @@ fn ask(server: &str, tls_server_name: Option<String>, ca: &CaBundle) -> Result<S
         }
     }
     Err(ClockError::NoDate(server.to_owned()))
+}
+
+/// How far our clock is ahead of that Date (negative: behind), in whole seconds. The header has no fractions, so half a second is its middle.
+fn skew(before: Timestamp, half: SignedDuration, date: &str) -> Option<i64> {
+    let theirs = jiff::fmt::rfc2822::parse(date).ok()?.timestamp().as_millisecond() + 500;
+    let ours = before.checked_add(half).ok()?.as_millisecond();
+    Some((ours - theirs) / 1000)
 }
 
 /// Out of headers that are there in full.
@@ -172,5 +219,21 @@ impl ServerCertVerifier for AtItsOwnTime {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.0.supported_verify_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_skew_is_read_from_a_date_header() {
+        let date = "Sun, 06 Nov 1994 08:49:37 GMT";
+        let at = |second: i64| Timestamp::from_second(784_111_777 + second).unwrap();
+        let skewed = |second| skew(at(second), SignedDuration::from_millis(100), date);
+        assert_eq!(skewed(0), Some(0));
+        assert_eq!(skewed(90), Some(89));
+        assert_eq!(skewed(-90), Some(-90));
+        assert_eq!(skew(at(0), SignedDuration::ZERO, "yesterday"), None);
     }
 }

@@ -9,7 +9,7 @@ use contract::access::Mode;
 use contract::names::{self, FirewallName};
 use contract::record::{CredentialKind, Record};
 use contract::token::SeedKey;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
@@ -21,6 +21,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use cluster::firewall::Firewall;
 
 use crate::canary::Canaries;
+use crate::core::heard::Refused;
 use crate::events::Events;
 use crate::evidence::Keys;
 use crate::fleet::Fleet;
@@ -28,6 +29,7 @@ use crate::handover::Told;
 use crate::health::Words;
 use crate::metrics::Metrics;
 use crate::pulse::Pulse;
+use crate::retries::Retries;
 use crate::seed::Seed;
 use crate::shoots::Shoots;
 use crate::state::{State, StateError};
@@ -39,6 +41,7 @@ const REAPPLY: Duration = Duration::from_secs(240);
 /// So long what was written here counts before what the watch brings. Versions of a store that is set back would otherwise
 /// look older for ever.
 const WRITTEN: Duration = Duration::from_secs(60);
+const REFUSED_AGAIN: SignedDuration = SignedDuration::from_mins(1);
 /// A flood of requests must not grow what is remembered of them.
 const SAID_MAX: usize = 10_000;
 
@@ -73,6 +76,9 @@ pub struct Approver {
     pub fleet: Fleet,
     pub words: Words,
     pub metrics: Metrics,
+    pub retries: Retries,
+    /// The request of each firewall that came to nothing last, by namespace and firewall.
+    pub refused: Mutex<HashMap<(String, String), Refused>>,
     /// What was last said of an object, as a fingerprint.
     pub said: Mutex<HashMap<String, u64>>,
 }
@@ -127,6 +133,10 @@ impl Approver {
             there.iter().any(|(of, _)| of == namespace) || bereft.iter().any(|(of, _)| of == namespace)
         });
         self.handed_out
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .retain(|firewall, _| there.contains(firewall));
+        self.refused
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .retain(|firewall, _| there.contains(firewall));
@@ -244,6 +254,28 @@ impl Approver {
                 let _ = self.wake_request.send(request.name_any());
             }
         }
+    }
+
+    /// Puts on the Firewall what became of a request of its. One of a kind a minute: whoever holds its credential may make
+    /// many, and each would be a write.
+    pub fn refuse(&self, namespace: &str, firewall: &FirewallName, refused: Refused) {
+        let mut known = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let id = (namespace.to_owned(), firewall.to_string());
+        let lately = |before: &Refused| {
+            let apart = refused.time.duration_since(before.time);
+            apart.is_negative() || before.reason == refused.reason && apart < REFUSED_AGAIN
+        };
+        if known.get(&id).is_some_and(lately) {
+            return;
+        }
+        known.insert(id, refused);
+        drop(known);
+        self.wake_firewall(namespace, firewall.as_str());
+    }
+
+    pub fn refused(&self, namespace: &str, firewall: &str) -> Option<Refused> {
+        let known = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(&(namespace.to_owned(), firewall.to_owned())).cloned()
     }
 
     pub fn handed_out(&self, namespace: &str, firewall: &FirewallName) -> Option<HandedOut> {

@@ -17,6 +17,7 @@ use cluster::firewall::Firewall;
 
 use crate::approver::Approver;
 use crate::core::decide::{Candidate, Decision, Facts, Request, Requester, Review, Sibling, decide};
+use crate::core::heard::named;
 use crate::state::StateError;
 
 /// More than anybody says of a request.
@@ -56,7 +57,7 @@ pub fn gather_and_decide(
         .map(|((f, namespace), record)| candidate(f, namespace, record.as_ref()))
         .collect();
     let owner = match &request.requester {
-        Requester::Token(id) => token_owner(approver, id, &read.firewall),
+        Requester::Token(id) => token_owner(approver, id, Some(&read.firewall)),
         _ => None,
     };
     let facts = Facts {
@@ -103,12 +104,24 @@ fn candidate<'a>(
     }
 }
 
+/// The Firewall that a requester is bound to, whatever it asks for.
+pub fn whose(request: &Request, approver: &Approver) -> Option<(String, FirewallName)> {
+    if let Requester::Token(id) = &request.requester {
+        let asked = request.read.as_ref().ok().map(|read| &read.firewall);
+        return token_owner(approver, id, asked);
+    }
+    let name = named(&request.requester)?;
+    let on_record = |namespace: &String| matches!(approver.cached_record(namespace, &name), Ok(Some(_)));
+    let found = approver.firewalls_named(name.as_str());
+    let mut namespaces = found.iter().filter_map(|firewall| firewall.namespace());
+    namespaces.find(on_record).map(|namespace| (namespace, name.clone()))
+}
+
 /// Whose bootstrap token this is: the requested firewall's own in all but the bad cases, so that is tried first.
-fn token_owner(approver: &Approver, id: &str, asked: &FirewallName) -> Option<(String, FirewallName)> {
-    let rest = approver
-        .all_firewalls()
-        .filter(|firewall| firewall.name_any() != asked.as_str());
-    for firewall in approver.firewalls_named(asked.as_str()).into_iter().chain(rest) {
+fn token_owner(approver: &Approver, id: &str, asked: Option<&FirewallName>) -> Option<(String, FirewallName)> {
+    let asked = asked.map_or("", FirewallName::as_str);
+    let rest = approver.all_firewalls().filter(|firewall| firewall.name_any() != asked);
+    for firewall in approver.firewalls_named(asked).into_iter().chain(rest) {
         let namespace = firewall.namespace().unwrap_or_default();
         let Ok(name) = FirewallName::parse(&firewall.name_any()) else {
             continue;

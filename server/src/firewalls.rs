@@ -21,7 +21,7 @@ use cluster::firewall::Firewall;
 
 use crate::approver::{Approver, HandedOut};
 use crate::core::handover as core_handover;
-use crate::core::standing::{self, Stands, State as Phase, Status};
+use crate::core::standing::{self, Stands, State as Phase, Status, Word};
 use crate::core::verdict::Verdict;
 use crate::core::{life, plan};
 use crate::credential::CredentialError;
@@ -56,6 +56,9 @@ pub enum FirewallError {
 
 /// Without any event: everything is looked at this often.
 const POLL: Duration = Duration::from_secs(300);
+const RETRY: Duration = Duration::from_secs(2);
+/// Somebody else was faster: what he wrote is there by then.
+const RACED: Duration = Duration::from_millis(50);
 /// A shoot that was just opened is read by then.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// A shoot that cannot be reached is tried again this often; no event tells that it can.
@@ -77,6 +80,9 @@ pub async fn reconcile(
     };
     let worker = Worker::of(firewall, &approver);
     let outcome = worker.run().await;
+    if outcome.is_ok() {
+        approver.retries.worked(&failing(&guard));
+    }
     let status = match &outcome {
         Ok((status, _)) => status.clone(),
         Err(error) => Status {
@@ -84,6 +90,7 @@ pub async fn reconcile(
             reason: Reason::SeedFailure,
             message: error.to_string(),
             until: None,
+            heard: Word::AsBefore,
         },
     };
     let mut again = None;
@@ -93,6 +100,23 @@ pub async fn reconcile(
             .map_err(|failure| FirewallError::Call(worker.object.clone(), failure))?;
     }
     outcome.map(|(_, recheck)| Action::requeue(again.map_or(recheck, |again| again.min(recheck))))
+}
+
+/// How a Firewall is called that work fails on; a request has no namespace.
+fn failing(firewall: &DeserializeGuard<Firewall>) -> String {
+    format!("firewall {}", key(firewall))
+}
+
+/// After a failure; each Firewall waits by itself.
+#[allow(clippy::needless_pass_by_value, reason = "as the controller calls it")]
+pub fn retry(firewall: Arc<DeserializeGuard<Firewall>>, error: &FirewallError, approver: Arc<Approver>) -> Action {
+    let raced = matches!(error, FirewallError::Raced(_) | FirewallError::IdTaken(_));
+    let first = if raced { RACED } else { RETRY };
+    let wait = approver.retries.failed(&failing(&firewall), first);
+    if !raced {
+        tracing::warn!(%error, seconds = wait.as_secs(), "tried again");
+    }
+    Action::requeue(wait)
 }
 
 struct Worker<'a> {
@@ -386,6 +410,7 @@ fn done(state: Phase, reason: Reason, message: String) -> (Status, Duration) {
             reason,
             message,
             until: None,
+            heard: Word::AsBefore,
         },
         POLL,
     )

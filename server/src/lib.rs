@@ -6,6 +6,7 @@ pub mod core;
 
 mod approver;
 mod canary;
+mod clock;
 mod credential;
 mod crowd;
 mod events;
@@ -25,6 +26,7 @@ mod probe;
 mod provision;
 mod pulse;
 mod requests;
+mod retries;
 mod run;
 mod seed;
 mod selftest;

@@ -23,9 +23,10 @@ use cluster::failure::{Class, Failure};
 
 use crate::approver::Approver;
 use crate::core::decide::{Change, Decision, Review};
+use crate::core::heard::{Refused, is_worth_telling};
 use crate::core::plan;
 use crate::credential;
-use crate::evidence::{condition, gather_and_decide, is_firewalls, request};
+use crate::evidence::{condition, gather_and_decide, is_firewalls, request, whose};
 use crate::metrics::Decided;
 use crate::pulse::key;
 use crate::state::StateError;
@@ -43,37 +44,67 @@ pub enum RequestError {
 /// How long a signer may take before somebody is told.
 const SIGNING_GRACE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_secs(300);
+const RETRY: Duration = Duration::from_secs(2);
 const RETRY_AT_LAST: Duration = Duration::from_secs(60);
 
 pub async fn reconcile(csr: Arc<CertificateSigningRequest>, approver: Arc<Approver>) -> Result<Action, RequestError> {
+    let looked_at = look_at(&csr, &approver).await;
+    if looked_at.is_ok() {
+        approver.retries.worked(&failing(&csr));
+    }
+    looked_at
+}
+
+/// How a request is called that work fails on.
+fn failing(csr: &CertificateSigningRequest) -> String {
+    format!("request {}", csr.name_any())
+}
+
+/// After a failure; each request waits by itself.
+#[allow(clippy::needless_pass_by_value, reason = "as the controller calls it")]
+pub fn retry(csr: Arc<CertificateSigningRequest>, error: &RequestError, approver: Arc<Approver>) -> Action {
+    let wait = approver.retries.failed(&failing(&csr), RETRY);
+    tracing::warn!(%error, seconds = wait.as_secs(), "tried again");
+    Action::requeue(wait)
+}
+
+async fn look_at(csr: &CertificateSigningRequest, approver: &Approver) -> Result<Action, RequestError> {
     approver.ready().await;
     let name = csr.name_any();
-    approver.taken("requests", &key(&*csr));
+    approver.taken("requests", &key(csr));
     // Made and approved by whoever keeps it; nobody gains anything by one.
     if csr::is_canary(&csr.spec.request.0) {
         return Ok(Action::await_change());
     }
-    if condition(&csr, "Denied").is_some() || condition(&csr, "Failed").is_some() {
+    if let Some(denied) = condition(csr, "Denied") {
+        // By whichever approver of this seed was first, perhaps before a restart.
+        let at = denied.last_update_time.as_ref().map_or(Timestamp::now(), |time| time.0);
+        if let Some(reason) = denied.reason.as_deref().and_then(Reason::parse) {
+            tell_firewall(csr, reason, denied.message.as_deref().unwrap_or_default(), at, approver);
+        }
         return Ok(Action::await_change());
     }
-    if let Some(approved) = condition(&csr, "Approved") {
-        return Ok(follow(&csr, approved, &approver));
+    if condition(csr, "Failed").is_some() {
+        return Ok(Action::await_change());
+    }
+    if let Some(approved) = condition(csr, "Approved") {
+        return Ok(follow(csr, approved, approver));
     }
     let now = Timestamp::now();
-    let request = request(&csr);
+    let request = request(csr);
     let mut review = None;
     let decision = loop {
-        let decision = gather_and_decide(&csr, &request, review.take(), &approver, now)
+        let decision = gather_and_decide(csr, &request, review.take(), approver, now)
             .map_err(|e| RequestError::State(name.clone(), e))?;
         match decision {
             Decision::Review(subresource) => {
-                let answer = ask(&approver, &csr, subresource).await;
+                let answer = ask(approver, csr, subresource).await;
                 review = Some(answer.map_err(|e| RequestError::Call(name.clone(), e))?);
             }
             decision => break decision,
         }
     };
-    carry_out(&csr, decision, &approver, now).await
+    carry_out(csr, decision, approver, now).await
 }
 
 /// How soon an undecided request is looked at again: at once while it is young, for a fact that is on its way.
@@ -128,15 +159,27 @@ fn follow(
         return Action::requeue(SIGNING_GRACE.saturating_sub(waiting) + Duration::from_millis(100));
     }
     let why = format!(
-        "it was approved {} s ago and no certificate came: does kube-controller-manager run with csrsigning and a key for {}? On a seed that signs none, run the approver with --seed-access=token",
-        waiting.as_secs(),
+        "it was approved at {since:.0} and no certificate came: does kube-controller-manager run with csrsigning and a key for {}? On a seed that signs none, run the approver with --seed-access=token",
         names::SIGNER
     );
     tracing::warn!(request = %csr.name_any(), firewall = %read.firewall, reason = %Reason::ApprovedNotIssued, "{why}");
-    approver
-        .events
-        .warning(csr.object_ref(&()), Reason::ApprovedNotIssued, "Sign", &why);
+    tell_firewall(csr, Reason::ApprovedNotIssued, &why, Timestamp::now(), approver);
+    let requester = csr.spec.username.as_deref().unwrap_or_default();
+    let said = (true, Reason::ApprovedNotIssued, "Sign");
+    approver.events.of_request(csr, requester, said, &why);
     Action::requeue(POLL)
+}
+
+/// Puts it on the Firewall of whoever asked: people look there first. Of a request for another's name, too, on the
+/// asker's.
+fn tell_firewall(csr: &CertificateSigningRequest, reason: Reason, why: &str, at: Timestamp, approver: &Approver) {
+    if approver.dry_run || !is_worth_telling(reason) {
+        return;
+    }
+    if let Some((namespace, firewall)) = whose(&request(csr), approver) {
+        let refused = Refused::new(&csr.name_any(), reason, why, at);
+        approver.refuse(&namespace, &firewall, refused);
+    }
 }
 
 async fn carry_out(
@@ -154,7 +197,9 @@ async fn carry_out(
                 approver.metrics.decided(Decided::Ignored, Some(reason));
                 tracing::warn!(request = %name, %requester, %reason, dry_run, "ignored: {why}");
                 if !dry_run {
-                    approver.events.warning(csr.object_ref(&()), reason, "Ignored", &why);
+                    approver
+                        .events
+                        .of_request(csr, requester, (true, reason, "Ignored"), &why);
                 }
             }
             Ok(Action::await_change())
@@ -172,7 +217,8 @@ async fn carry_out(
                 approver.metrics.decided(Decided::Waits, Some(reason));
                 tracing::info!(request = %name, %requester, %reason, dry_run, "not decided yet: {why}");
                 if !dry_run {
-                    approver.events.warning(csr.object_ref(&()), reason, "Wait", &why);
+                    approver.events.of_request(csr, requester, (true, reason, "Wait"), &why);
+                    tell_firewall(csr, reason, &why, now, approver);
                 }
             }
             Ok(Action::requeue(in_turn(retry_after(csr, now), behind)))
@@ -184,7 +230,7 @@ async fn carry_out(
             approver.metrics.decided(Decided::Denied, Some(reason));
             tracing::warn!(request = %name, %requester, %reason, dry_run, "denied: {why}");
             if !dry_run {
-                approver.events.warning(csr.object_ref(&()), reason, "Deny", &why);
+                approver.events.of_request(csr, requester, (true, reason, "Deny"), &why);
             }
             Ok(Action::await_change())
         }
@@ -217,12 +263,10 @@ async fn carry_out(
                 let (made, now) = (csr.creation_timestamp().map(|time| time.0), Timestamp::now());
                 approver.metrics.approved(made, now);
                 approver.metrics.awaits(&name, now);
-                approver.events.normal(
-                    csr.object_ref(&()),
-                    Reason::AutoApproved,
-                    "Approve",
-                    names::APPROVED_MESSAGE,
-                );
+                let said = (false, Reason::AutoApproved, "Approve");
+                approver
+                    .events
+                    .of_request(csr, requester, said, names::APPROVED_MESSAGE);
             }
             approver.metrics.decided(Decided::Approved, Some(Reason::AutoApproved));
             tracing::info!(request = %name, %requester, %namespace, %firewall, dry_run, "approved");

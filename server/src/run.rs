@@ -10,10 +10,8 @@ use contract::digest::sha256_hex;
 use contract::names;
 use contract::record::CredentialKind;
 use futures::StreamExt;
-use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::Secret;
 use kube::core::DeserializeGuard;
-use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::{Controller, controller, watcher};
 use kube::{Api, ResourceExt};
@@ -38,11 +36,12 @@ use crate::gone::Sweeper;
 use crate::health::{Served, Words};
 use crate::probe::ProbeError;
 use crate::pulse::Pulse;
+use crate::retries::Retries;
 use crate::seed::Seed;
 use crate::selftest::SelfTest;
 use crate::shoots::Shoots;
 use crate::watches::{cache, controlled, drain, listen, received, scopes};
-use crate::{credential, evidence, firewalls, http, preflight, probe, requests};
+use crate::{clock, credential, evidence, firewalls, http, preflight, probe, requests};
 
 /// Somebody else's may have more than a megabyte each, and a page is in memory as a whole.
 const REQUESTS_A_PAGE: u32 = 20;
@@ -249,7 +248,7 @@ impl Workers {
             keys: Keys::default(),
             shoots: Shoots::new(wake_firewall.clone(), run.poll_interval, seed.leads.clone()),
             canaries: Canaries::new()?,
-            events: Events::new(client),
+            events: Events::new(client, run.identity.as_deref()),
             wake_firewall,
             wake_request,
             applied: Applied::default(),
@@ -259,6 +258,8 @@ impl Workers {
             fleet: Fleet::default(),
             words,
             metrics: served.metrics.clone(),
+            retries: Retries::default(),
+            refused: Mutex::default(),
             said: Mutex::new(HashMap::new()),
             seed,
         });
@@ -280,7 +281,7 @@ impl Workers {
                 .reconcile_on(trigger)
                 .with_config(controller::Config::default().concurrency(16))
                 .graceful_shutdown_on(stop.clone().cancelled_owned())
-                .run(firewalls::reconcile, firewall_error, Arc::clone(&approver));
+                .run(firewalls::reconcile, firewalls::retry, Arc::clone(&approver));
             workers.spawn(drain("worker for Firewalls", worker));
         }
         let waking = Arc::clone(&approver);
@@ -292,7 +293,7 @@ impl Workers {
             .reconcile_on(trigger)
             .with_config(controller::Config::default().concurrency(16))
             .graceful_shutdown_on(stop.clone().cancelled_owned())
-            .run(requests::reconcile, request_error, Arc::clone(&approver));
+            .run(requests::reconcile, requests::retry, Arc::clone(&approver));
         workers.spawn(drain("worker for requests", worker));
         let waking = Arc::clone(&approver);
         watches.spawn(async move {
@@ -329,6 +330,7 @@ impl Workers {
                 }
             });
         }
+        watches.spawn(clock::watch(Arc::clone(&approver)));
         watches.spawn(surroundings(Arc::clone(&approver), run.clone()));
         Ok(Self {
             approver,
@@ -449,22 +451,6 @@ async fn surroundings(approver: Arc<Approver>, run: Run) -> &'static str {
             Err(_) => {}
         }
     }
-}
-
-fn firewall_error(_: Arc<DeserializeGuard<Firewall>>, error: &firewalls::FirewallError, _: Arc<Approver>) -> Action {
-    if matches!(
-        error,
-        firewalls::FirewallError::Raced(_) | firewalls::FirewallError::IdTaken(_)
-    ) {
-        return Action::requeue(Duration::from_millis(50));
-    }
-    tracing::warn!(%error, "tried again");
-    Action::requeue(ERROR_RETRY)
-}
-
-fn request_error(_: Arc<CertificateSigningRequest>, error: &requests::RequestError, _: Arc<Approver>) -> Action {
-    tracing::warn!(%error, "tried again");
-    Action::requeue(ERROR_RETRY)
 }
 
 fn ended_by_itself(ended: Result<&'static str, tokio::task::JoinError>) -> anyhow::Error {

@@ -1,11 +1,13 @@
 //! Watches, and what is built on them: caches, controllers, and how one is woken by another. Knows no decision.
 
 use std::fmt::Debug;
+use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use futures::{Stream, StreamExt, TryStreamExt, stream};
 use kube::core::DeserializeGuard;
 use kube::runtime::reflector::{self, ObjectRef, Store};
+use kube::runtime::utils::{Backoff, ResetTimerBackoff};
 use kube::runtime::{Controller, WatchStreamExt, controller, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
@@ -14,7 +16,13 @@ use tokio::task::JoinSet;
 
 use cluster::firewall::Firewall;
 
+use crate::core::retry;
 use crate::pulse::Pulse;
+
+const WAIT_FIRST: Duration = Duration::from_millis(500);
+const WAIT_LONGEST: Duration = Duration::from_secs(5);
+/// A watch that did not fail for so long begins with the first again.
+const WAIT_FORGET: Duration = Duration::from_secs(60);
 
 /// The API of every namespace that is worked on.
 pub fn scopes<K>(client: &Client, namespaces: &[String]) -> impl Iterator<Item = Api<K>>
@@ -27,6 +35,40 @@ where
         .map(|namespace| Api::namespaced(client.clone(), namespace))
         .collect();
     all.into_iter().chain(some)
+}
+
+/// How long a watch waits after it failed. kube's own waits go up to a minute with their jitter, so that after an outage
+/// of twenty seconds a new Firewall was not seen for thirty. The watches of a seed are a handful for each replica, however
+/// many firewalls there are: five seconds are no storm. (Those of shoots are as many as there are shoots, asleep or not,
+/// and keep the longer ones.)
+struct Waits {
+    failures: u32,
+    /// Different for each watch and each start.
+    name: String,
+}
+
+impl Iterator for Waits {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        self.failures = self.failures.saturating_add(1);
+        Some(retry::after(self.failures, WAIT_FIRST, WAIT_LONGEST, &self.name))
+    }
+}
+
+impl Backoff for Waits {
+    fn reset(&mut self) {
+        self.failures = 0;
+    }
+}
+
+fn backoff() -> impl Backoff {
+    let waits = Waits {
+        failures: 0,
+        name: RandomState::new().hash_one(0).to_string(),
+    };
+    // A list that fails begins with an event that does not: that alone is no success.
+    ResetTimerBackoff::new(waits, WAIT_FORGET)
 }
 
 /// A watch that begins anew with a list after `poll`: whatever events were lost on the way are noticed then, and a
@@ -63,7 +105,7 @@ where
     let (store, writer) = reflector::store();
     let (complete, completed) = watch::channel(false);
     let events = watched(api, config, poll, pulse.clone())
-        .default_backoff()
+        .backoff(backoff())
         .try_filter(move |event| std::future::ready(admits(event)))
         .modify(shrink)
         .reflect(writer)
@@ -130,7 +172,7 @@ where
 {
     let (store, writer) = reflector::store();
     let events = watched(api, config, poll, pulse)
-        .default_backoff()
+        .backoff(backoff())
         .reflect(writer)
         .touched_objects();
     tasks.spawn(async move {
@@ -195,4 +237,20 @@ where
         failing = queue_failed;
     }
     name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn b3_a_watch_that_fails_again_and_again_is_never_put_off_for_long() {
+        let waits: Vec<Duration> = backoff().take(50).collect();
+        assert_eq!(waits.len(), 50, "it gives up");
+        assert!(waits.iter().all(|wait| *wait <= Duration::from_secs(5)), "{waits:?}");
+        let storm = |wait: &Duration| *wait < Duration::from_secs(3);
+        assert!(!waits.iter().skip(4).any(storm), "{waits:?}");
+        // Not all at once.
+        assert_ne!(waits, backoff().take(50).collect::<Vec<_>>());
+    }
 }

@@ -8,7 +8,10 @@
 //! - `life`: how a firewall's record goes on
 //! - `handover`: how its record goes on while it has to come in anew
 //! - `standing`: how it stands, in words
+//! - `heard`: what people are shown of a firewall beside that
 //! - `plan`: which objects should stand for a firewall
+//! - `said`: which events are written, and how often
+//! - `retry`: how long to wait after a failure
 //! - `health`: whether the approver itself can do its work
 
 pub mod canary;
@@ -16,8 +19,11 @@ pub mod credential;
 pub mod decide;
 pub mod handover;
 pub mod health;
+pub mod heard;
 pub mod life;
 pub mod plan;
+pub mod retry;
+pub mod said;
 pub mod seen;
 pub mod standing;
 pub mod verdict;

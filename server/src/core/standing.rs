@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::decide::two_keys;
+use super::heard::Heard;
 use super::verdict::Verdict;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +33,17 @@ pub struct Status {
     pub message: String,
     /// When the state ends by itself (a certificate's or a credential's end).
     pub until: Option<Timestamp>,
+    pub heard: Word,
+}
+
+/// What the firewall itself says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Word {
+    Heard(Heard),
+    /// Nothing now; what was told before was its own word and stands.
+    AsBefore,
+    /// Nothing by the key that counts.
+    Nothing,
 }
 
 /// What there is to know of a firewall.
@@ -60,8 +72,20 @@ pub struct Stands<'a> {
     pub closed: Option<(Reason, String)>,
 }
 
-/// The most urgent comes first.
 pub fn of(stands: &Stands<'_>, now: Timestamp) -> Status {
+    let heard = match stands.report {
+        Some(report) => Word::Heard(Heard::of(report)),
+        None if stands.record.proven() => Word::AsBefore,
+        None => Word::Nothing,
+    };
+    Status {
+        heard,
+        ..state(stands, now)
+    }
+}
+
+/// The most urgent comes first.
+fn state(stands: &Stands<'_>, now: Timestamp) -> Status {
     let record = stands.record;
     let until = record.certificate.as_ref().map(|certificate| certificate.not_after);
     let status = |state, reason, message: String| Status {
@@ -69,6 +93,7 @@ pub fn of(stands: &Stands<'_>, now: Timestamp) -> Status {
         reason,
         message,
         until,
+        heard: Word::Nothing,
     };
     let refused = |reason, message| status(State::Refused, reason, message);
     if record.contested() {
@@ -229,6 +254,7 @@ fn before_the_first(stands: &Stands<'_>) -> Status {
         reason,
         message,
         until,
+        heard: Word::Nothing,
     };
     match &stands.record.credential {
         Some(credential) if credential.revoked.is_some() => {

@@ -354,3 +354,23 @@ fn what_only_an_operator_can_mend_names_the_very_command() {
     );
     assert_eq!(status.reason, Reason::Bootstrapped);
 }
+
+#[test]
+fn b5_only_the_word_of_the_proved_key_stands_beside_the_state() {
+    let name = FirewallName::parse("fw-1").unwrap();
+    let (proven, unproven) = (issued(pinned().prove(at(6))), issued(pinned()));
+    let report = report_of(&proven, &key());
+    let heard = |record: &Record, report: Option<&Report>, unverified: Option<Report>| {
+        let stands = Stands {
+            report,
+            unverified,
+            ..stands(&name, record)
+        };
+        of(&stands, at(10)).heard
+    };
+    assert_eq!(heard(&proven, Some(&report), None), Word::Heard(Heard::of(&report)));
+    // What lies there and is believed by nobody changes nothing.
+    assert_eq!(heard(&proven, None, Some(report.clone())), Word::AsBefore);
+    assert_eq!(heard(&unproven, None, Some(report)), Word::Nothing);
+    assert_eq!(heard(&waiting(), None, None), Word::Nothing);
+}

@@ -22,6 +22,7 @@
 //! - `requests`: what becomes of requests that are not as they should be
 //! - `restarts`: programs that die at any moment
 //! - `rights`: what the issued certificate may do, and nothing else
+//! - `told`: what one reads of a firewall with kubectl alone
 //! - `upgrades`: other versions of both programs, before and after this one
 //! - `selftest`: the approver does not serve where a policy does not hold it
 //! - `input`: what people and other programs get wrong
@@ -57,4 +58,5 @@ mod secrets;
 mod selftest;
 mod support;
 mod thieves;
+mod told;
 mod upgrades;

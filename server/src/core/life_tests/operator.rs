@@ -260,3 +260,40 @@ fn an_annotation_that_was_taken_away_may_be_said_again() {
     let again = advance(Some(&taken_away), &said, at(4));
     assert_eq!(again.keys.pin.unwrap().thumbprint, mine.thumbprint());
 }
+
+#[test]
+fn each_command_in_the_list_of_reasons_is_one_that_is_acted_on() {
+    use contract::key::PrivateKey;
+    use contract::reasons::Reason;
+
+    let (name, thumbprint) = (name(), PrivateKey::generate().unwrap().public().thumbprint());
+    let mut commands = 0;
+    for reason in Reason::ALL {
+        for command in reason
+            .todo()
+            .split('`')
+            .filter(|text| text.starts_with("kubectl annotate"))
+        {
+            let said = command
+                .replace("<thumbprint>", thumbprint.as_str())
+                .replace("<UID>", "uid-a")
+                .replace("<any new value>", "1");
+            let said = said.strip_prefix("kubectl annotate --overwrite firewall -n <namespace> <name> ");
+            let (annotation, value) = said.and_then(|said| said.split_once('=')).unwrap();
+            let seen = match annotation {
+                names::ACCEPT_KEY => Seen {
+                    accept_key: Some(value),
+                    ..seen(&name)
+                },
+                names::REBOOTSTRAP => Seen {
+                    rebootstrap: Some(value),
+                    ..seen(&name)
+                },
+                other => panic!("{reason}: {other}"),
+            };
+            assert_eq!(ignored(&seen), None, "{reason}: {command}");
+            commands += 1;
+        }
+    }
+    assert!(commands >= 5, "{commands}");
+}
