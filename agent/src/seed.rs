@@ -114,7 +114,7 @@ impl Machine {
         access.handover_keys.clone_from(&told.handover_keys);
         if self.access.as_ref() != Some(&access) {
             self.store.keep_access(&access).map_err(|e| e.to_string())?;
-            info!(firewall = %self.firewall, seed = %told.seed, "the seed's id and handover keys are known");
+            info!(firewall = %self.object(), seed = %told.seed, "the seed's id and handover keys are known");
             self.access = Some(access);
             // A handover that was not believed may be, by another key.
             self.judged = None;
@@ -162,7 +162,7 @@ impl Machine {
         if let Err(error) = written {
             return self.failed(Job::Offer, Patience::Normal, &error);
         }
-        info!(firewall = %self.firewall, server = %candidate.server, "switched to the server and CA that the seed told of");
+        info!(firewall = %self.object(), server = %candidate.server, "switched to the server and CA that the seed told of");
         self.access = Some(candidate);
         self.own = Some(link);
         self.offer = None;

@@ -56,7 +56,7 @@ impl Machine {
         };
         match self.try_pair(&pair, &access).await {
             Ok(link) => {
-                info!(firewall = %self.firewall, serial = %pair.issued.serial, until = %pair.issued.not_after, "token made, and it works");
+                info!(firewall = %self.object(), serial = %pair.issued.serial, until = %pair.issued.not_after, "token made, and it works");
                 self.candidate = Some(Candidate {
                     pair,
                     access,

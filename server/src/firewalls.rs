@@ -76,6 +76,7 @@ pub async fn reconcile(
         }
     };
     let worker = Worker::of(firewall, &approver);
+    tracing::debug!(firewall = %worker.object, "looked at");
     let outcome = worker.run().await;
     let status = match &outcome {
         Ok((status, _)) => status.clone(),

@@ -73,6 +73,7 @@ pub async fn reconcile(csr: Arc<CertificateSigningRequest>, approver: Arc<Approv
             decision => break decision,
         }
     };
+    tracing::debug!(firewall = firewall_of(&csr, &approver), request = %name, ?decision, "decided");
     carry_out(&csr, decision, &approver, now).await
 }
 
@@ -132,7 +133,7 @@ fn follow(
         waiting.as_secs(),
         names::SIGNER
     );
-    tracing::warn!(request = %csr.name_any(), firewall = %read.firewall, reason = %Reason::ApprovedNotIssued, "{why}");
+    tracing::warn!(firewall = firewall_of(csr, approver), request = %csr.name_any(), reason = %Reason::ApprovedNotIssued, "{why}");
     approver
         .events
         .warning(csr.object_ref(&()), Reason::ApprovedNotIssued, "Sign", &why);
@@ -147,12 +148,13 @@ async fn carry_out(
 ) -> Result<Action, RequestError> {
     let name = csr.name_any();
     let requester = csr.spec.username.as_deref().unwrap_or_default();
+    let firewall = firewall_of(csr, approver);
     let dry_run = approver.dry_run;
     match decision {
         Decision::Ignore { reason, why } => {
             if let Some(reason) = reason {
                 approver.metrics.decided(Decided::Ignored, Some(reason));
-                tracing::warn!(request = %name, %requester, %reason, dry_run, "ignored: {why}");
+                tracing::warn!(firewall, request = %name, %requester, %reason, dry_run, "ignored: {why}");
                 if !dry_run {
                     approver.events.warning(csr.object_ref(&()), reason, "Ignored", &why);
                 }
@@ -170,7 +172,7 @@ async fn carry_out(
             }
             if approver.is_news(&name, reason.as_str()) {
                 approver.metrics.decided(Decided::Waits, Some(reason));
-                tracing::info!(request = %name, %requester, %reason, dry_run, "not decided yet: {why}");
+                tracing::info!(firewall, request = %name, %requester, %reason, dry_run, "not decided yet: {why}");
                 if !dry_run {
                     approver.events.warning(csr.object_ref(&()), reason, "Wait", &why);
                 }
@@ -182,7 +184,7 @@ async fn carry_out(
                 return Ok(Action::requeue(Duration::from_millis(100)));
             }
             approver.metrics.decided(Decided::Denied, Some(reason));
-            tracing::warn!(request = %name, %requester, %reason, dry_run, "denied: {why}");
+            tracing::warn!(firewall, request = %name, %requester, %reason, dry_run, "denied: {why}");
             if !dry_run {
                 approver.events.warning(csr.object_ref(&()), reason, "Deny", &why);
             }
@@ -225,11 +227,21 @@ async fn carry_out(
                 );
             }
             approver.metrics.decided(Decided::Approved, Some(Reason::AutoApproved));
-            tracing::info!(request = %name, %requester, %namespace, %firewall, dry_run, "approved");
+            let firewall = format!("{namespace}/{firewall}");
+            tracing::info!(firewall, request = %name, %requester, dry_run, "approved");
             Ok(Action::requeue(SIGNING_GRACE))
         }
         // Answered in the loop above; nothing is written for it.
         Decision::Review(_) => Ok(Action::requeue(retry_after(csr, now))),
+    }
+}
+
+/// The firewall that a request names, as log lines name it: with its namespace, where there is one of that name.
+pub fn firewall_of(csr: &CertificateSigningRequest, approver: &Approver) -> Option<String> {
+    let name = csr::read(&csr.spec.request.0).ok()?.firewall.to_string();
+    match approver.firewalls_named(&name).as_slice() {
+        [only] => Some(key(&**only)),
+        _ => Some(name),
     }
 }
 

@@ -10,11 +10,11 @@ use kube::runtime::{Controller, WatchStreamExt, controller, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::sync::{broadcast, mpsc, watch};
-use tokio::task::JoinSet;
 
 use cluster::firewall::Firewall;
 
 use crate::pulse::Pulse;
+use crate::tasks::Tasks;
 
 /// The API of every namespace that is worked on.
 pub fn scopes<K>(client: &Client, namespaces: &[String]) -> impl Iterator<Item = Api<K>>
@@ -117,7 +117,7 @@ impl Complete {
 
 /// A cache of objects that is kept by a watch; the namespaces of those that changed are told to `changed`.
 pub fn cache<K>(
-    tasks: &mut JoinSet<&'static str>,
+    tasks: &mut Tasks,
     what: &'static str,
     api: Api<K>,
     config: watcher::Config,
@@ -133,7 +133,7 @@ where
         .default_backoff()
         .reflect(writer)
         .touched_objects();
-    tasks.spawn(async move {
+    tasks.spawn(what, async move {
         let mut events = std::pin::pin!(events);
         let mut failing = false;
         while let Some(event) = events.next().await {
@@ -147,7 +147,6 @@ where
                 let _ = changed.send(object.namespace().unwrap_or_default());
             }
         }
-        what
     });
     store
 }
@@ -175,10 +174,7 @@ pub fn received<T>(receiver: mpsc::UnboundedReceiver<T>) -> impl Stream<Item = T
 
 /// Runs a worker to its end. Its own errors were logged where they arose; those of its watch are said here, once each
 /// time they begin.
-pub async fn drain<T, E, Q>(
-    name: &'static str,
-    results: impl Stream<Item = Result<T, controller::Error<E, Q>>>,
-) -> &'static str
+pub async fn drain<T, E, Q>(name: &'static str, results: impl Stream<Item = Result<T, controller::Error<E, Q>>>)
 where
     E: std::error::Error + 'static,
     Q: std::error::Error + 'static,
@@ -194,5 +190,4 @@ where
         }
         failing = queue_failed;
     }
-    name
 }
