@@ -131,6 +131,8 @@ pub(crate) struct Machine {
     pub(crate) asked: Option<String>,
     /// What the seed wants us to work with, since it was asked last.
     pub(crate) wanted_mode: Option<Mode>,
+    /// The life in seconds that is wanted, by the seed or else by our own setting, since the seed was asked last.
+    pub(crate) wanted_life: Option<i64>,
     /// Serial of the certificate that the seed wants renewed.
     pub(crate) superseded: Option<String>,
     pub(crate) offer: Option<AgentAccess>,
@@ -247,6 +249,7 @@ impl Machine {
             seen: None,
             asked: None,
             wanted_mode: None,
+            wanted_life: None,
             superseded: None,
             offer: None,
             lifeline,
@@ -359,7 +362,9 @@ impl Machine {
         let superseded = own.is_some() && self.superseded.as_ref() == own;
         let mode = self.access.as_ref().map(Access::mode);
         let another = self.wanted_mode.is_some() && mode.is_some() && self.wanted_mode != mode;
-        let renewal = self.asked.is_some() || superseded || another || self.store.paths.renew().exists();
+        let another_life = self.pair.is_some() && self.wanted_life.is_some_and(|life| life != self.asked_life());
+        let renewal =
+            self.asked.is_some() || superseded || another || another_life || self.store.paths.renew().exists();
         let accepted = self.state.accepted(now);
         let nothing = Seen {
             bootstrap: false,
@@ -455,6 +460,17 @@ impl Machine {
             warn!(firewall = %self.object(), job, "{problem}");
             self.problems.insert(job, problem.to_owned());
         }
+    }
+
+    /// The life in seconds that was asked for what we work with. Where an older version asked, it was our own setting.
+    fn asked_life(&self) -> i64 {
+        let own = self.settings.certificate_duration.as_secs();
+        self.handled.life.unwrap_or(own)
+    }
+
+    /// And what is asked for next.
+    pub(crate) fn life(&self) -> i64 {
+        self.wanted_life.unwrap_or_else(|| self.asked_life())
     }
 
     /// What we work with.

@@ -85,7 +85,7 @@ impl Machine {
 
     pub(crate) fn write_request(&mut self, replacement: bool, via: Via) {
         let Some(key) = &self.key else { return };
-        let made = new_request(&self.firewall, key, replacement).map_err(|e| e.to_string());
+        let made = new_request(&self.firewall, key, replacement, self.life()).map_err(|e| e.to_string());
         match made.and_then(|made| {
             self.store
                 .write_request(&made)
@@ -119,7 +119,7 @@ impl Machine {
                 request: ByteString(request.pem.into_bytes()),
                 signer_name: SIGNER.to_owned(),
                 usages: Some(vec!["digital signature".into(), "client auth".into()]),
-                expiration_seconds: i32::try_from(self.settings.certificate_duration.as_secs()).ok(),
+                expiration_seconds: i32::try_from(request.life.unwrap_or_else(|| self.life())).ok(),
                 ..CertificateSigningRequestSpec::default()
             },
             status: None,
@@ -389,8 +389,11 @@ impl Machine {
     fn finish_request(&mut self, via: Via) {
         // The bootstrap kubeconfig that is there was used, or was overtaken by a handover. A renewal says nothing of it.
         let bootstrap = self.bootstrap.as_ref().filter(|_| via != Via::Own);
+        // Without a request it was a token, which was asked for just now.
+        let life = self.request.as_ref().map_or(Some(self.life()), |request| request.life);
         let handled = Handled {
             pending: false,
+            life: life.or(self.handled.life),
             bootstrap: bootstrap.map_or_else(|| self.handled.bootstrap.clone(), |known| Some(known.hash.clone())),
             ..self.handled.clone()
         };

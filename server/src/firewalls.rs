@@ -329,6 +329,7 @@ impl<'a> Worker<'a> {
             handover_keys: handover_keys.clone(),
             lifeline: handed_out.lifeline.clone(),
             renew: renewed.map(|certificate| certificate.serial.clone()),
+            life: self.approver.life,
         };
         let plan = plan::plan(&target, record, &access).map_err(|e| FirewallError::Access(self.object.clone(), e))?;
         provision.apply(&plan).await?;

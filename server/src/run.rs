@@ -223,6 +223,7 @@ impl Workers {
             key,
             kind: RwLock::new(kind),
             mode: run.seed_access.into(),
+            life: run.certificate_duration.map(|life| life.as_secs()),
             dry_run: run.dry_run,
             poll: run.poll_interval,
             namespaces: run.namespaces.clone(),

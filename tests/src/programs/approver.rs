@@ -146,6 +146,12 @@ impl ApproverHome {
         self.spawn(&args, None, &[])
     }
 
+    /// Both of the caller's alone.
+    pub fn start_alone(&self, environment: &[(&str, &str)], args: &[&str]) -> anyhow::Result<Program> {
+        let args: Vec<String> = args.iter().map(ToString::to_string).collect();
+        self.spawn(&args, None, environment)
+    }
+
     pub fn kubeconfig(&self) -> PathBuf {
         self.dir.path().join("kubeconfig")
     }
