@@ -3,16 +3,13 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use cluster::log::Format;
-use jiff::{SignedDuration, Span, SpanRelativeTo};
+use cluster::log::{Format, Level};
+use cluster::settings::Settings;
+use cluster::spans::{certificate_duration, poll_interval};
+use jiff::SignedDuration;
 
-use crate::machine::Settings;
+use crate::machine;
 use crate::paths::Paths;
-
-const DURATION_MIN: SignedDuration = SignedDuration::from_secs(600);
-const DURATION_MAX: SignedDuration = SignedDuration::from_hours(365 * 24);
-const POLL_MIN: SignedDuration = SignedDuration::from_secs(1);
-const POLL_MAX: SignedDuration = SignedDuration::from_hours(1);
 
 /// Gives a firewall its access to its seed, and keeps it.
 #[derive(Debug, Parser)]
@@ -44,7 +41,8 @@ pub enum Command {
     Run(RunArgs),
     /// Show the state of the agent on this machine
     Status {
-        #[arg(long, value_enum, default_value_t = Output::Text)]
+        /// For people or for programs
+        #[arg(long, env = "FIREWALL_AGENT_OUTPUT", value_enum, default_value_t = Output::Text)]
         output: Output,
     },
     /// Ask the running agent for a new certificate now
@@ -53,7 +51,7 @@ pub enum Command {
 
 #[derive(Debug, clap::Args)]
 pub struct RunArgs {
-    /// Life that is asked for each certificate (600s to 365d); the seed may give less
+    /// Life that is asked for each certificate (600s to 365d); the approver may want another, and the seed may give less
     #[arg(long, env = "FIREWALL_AGENT_CERTIFICATE_DURATION", default_value = "30d", value_parser = certificate_duration)]
     pub certificate_duration: SignedDuration,
     /// Program and arguments run when the kubeconfig for the seed changed (no shell); empty for none
@@ -66,14 +64,15 @@ pub struct RunArgs {
     /// How often the shoot is asked for news, in case a watch did not tell them (1s to 1h)
     #[arg(long, env = "FIREWALL_AGENT_POLL_INTERVAL", default_value = "5m", value_parser = poll_interval)]
     pub poll_interval: SignedDuration,
-    #[arg(long, env = "FIREWALL_AGENT_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
-    pub log_format: LogFormat,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    Text,
-    Json,
+    /// How log lines look
+    #[arg(long, env = "FIREWALL_AGENT_LOG_FORMAT", value_enum, default_value = "text")]
+    pub log_format: Format,
+    /// How much is said in the log. While it runs, each SIGUSR1 makes that one step more, and after `trace` what it began with
+    #[arg(long, env = "FIREWALL_AGENT_LOG_LEVEL", value_enum, default_value = "info")]
+    pub log_level: Level,
+    /// Print each setting, and whether flag, environment or default set it, as JSON; then end. Nobody is asked anything
+    #[arg(long)]
+    pub print_config: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -92,9 +91,9 @@ impl Args {
 }
 
 impl RunArgs {
-    pub fn settings(&self, paths: Paths) -> Settings {
+    pub fn settings(&self, paths: Paths) -> machine::Settings {
         let hook = self.hook.split_whitespace().map(str::to_owned).collect();
-        Settings {
+        machine::Settings {
             paths,
             certificate_duration: self.certificate_duration,
             hook,
@@ -103,39 +102,27 @@ impl RunArgs {
     }
 }
 
-impl From<LogFormat> for Format {
-    fn from(format: LogFormat) -> Self {
-        match format {
-            LogFormat::Text => Self::Text,
-            LogFormat::Json => Self::Json,
+impl Settings for Args {
+    fn check(&self) -> Result<(), String> {
+        for (flag, variable, dir) in [
+            ("--config-dir", "FIREWALL_AGENT_CONFIG_DIR", &self.config_dir),
+            ("--state-dir", "FIREWALL_AGENT_STATE_DIR", &self.state_dir),
+        ] {
+            // What is written there for others names files by their path.
+            if !dir.is_absolute() {
+                return Err(format!(
+                    "{flag} ({variable}) is {dir:?}: give a path that begins with /"
+                ));
+            }
         }
+        if self.config_dir == self.state_dir {
+            return Err(format!(
+                "--config-dir and --state-dir are both {:?}: what others read stands apart from what is the agent's own",
+                self.state_dir
+            ));
+        }
+        Ok(())
     }
-}
-
-fn certificate_duration(text: &str) -> Result<SignedDuration, String> {
-    let duration = duration(text, "720h or 30d")?;
-    if (DURATION_MIN..=DURATION_MAX).contains(&duration) {
-        Ok(duration)
-    } else {
-        Err("out of range: 600s at least, 365d at most".into())
-    }
-}
-
-fn poll_interval(text: &str) -> Result<SignedDuration, String> {
-    let duration = duration(text, "30s or 5m")?;
-    if (POLL_MIN..=POLL_MAX).contains(&duration) {
-        Ok(duration)
-    } else {
-        Err("out of range: 1s at least, 1h at most".into())
-    }
-}
-
-fn duration(text: &str, example: &str) -> Result<SignedDuration, String> {
-    let span: Span = text
-        .parse()
-        .map_err(|_| format!("not a duration; write for example {example}"))?;
-    span.to_duration(SpanRelativeTo::days_are_24_hours())
-        .map_err(|e| e.to_string())
 }
 
 #[cfg(test)]
@@ -156,23 +143,15 @@ mod tests {
     }
 
     #[test]
-    fn a_certificates_life_is_between_ten_minutes_and_a_year() {
-        for good in ["600s", "10m", "720h", "30d", "365d", "52w"] {
-            assert!(certificate_duration(good).is_ok(), "{good}");
-        }
-        for bad in ["", "599s", "366d", "-30d", "30", "a month", "1y"] {
-            assert!(certificate_duration(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn b3_the_shoot_is_asked_between_each_second_and_each_hour() {
-        for good in ["1s", "5m", "1h"] {
-            assert!(poll_interval(good).is_ok(), "{good}");
-        }
-        for bad in ["0s", "61m", "-5m", "5", ""] {
-            assert!(poll_interval(bad).is_err(), "{bad}");
-        }
+    fn folders_are_absolute_and_two() {
+        let checked = |more: &[&str]| {
+            let args = ["firewall-agent", "run"].iter().chain(more);
+            Args::parse_from(args).check()
+        };
+        checked(&[]).unwrap();
+        let relative = checked(&["--state-dir", "state"]).unwrap_err();
+        assert!(relative.contains("FIREWALL_AGENT_STATE_DIR"), "{relative}");
+        checked(&["--state-dir", "/a", "--config-dir", "/a"]).unwrap_err();
     }
 
     #[test]

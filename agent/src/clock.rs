@@ -52,7 +52,7 @@ impl Machine {
                 &format!("this clock is {seconds} s {direction} {whose}: set it"),
             );
         } else if !named(skew) && self.problems.remove("clock skew").is_some() {
-            info!(firewall = %self.firewall, "the clock is right again");
+            info!(firewall = %self.object(), "the clock is right again");
         }
         // What was too old or too new for the wrong time may be right for this one.
         if (skew - self.clock_skew.unwrap_or(0)).abs() > NAMED_FROM {

@@ -31,7 +31,7 @@ impl Machine {
         match self.store.write_handled(&handled) {
             Ok(()) => {
                 if let Some(program) = self.settings.hook.first() {
-                    info!(firewall = %self.firewall, hook = %program, "consumer told of its new kubeconfig for the seed");
+                    info!(firewall = %self.object(), hook = %program, "consumer told of its new kubeconfig for the seed");
                 }
                 self.handled = handled;
                 self.refresh_told();

@@ -209,7 +209,7 @@ impl Machine {
             self.problem("fence", &error.to_string());
         }
         info!(
-            firewall = %self.firewall, order = %pending.order(), seed = %pending.seed, reason = %pending.reason,
+            firewall = %self.object(), handover = %pending.order(), seed = %pending.seed, reason = %pending.reason,
             "handover taken up"
         );
         let expires = self.own_time(pending.expires);
@@ -227,7 +227,7 @@ impl Machine {
             && self.answered.as_ref() != Some(digest)
         {
             self.answered = Some(digest.clone());
-            info!(firewall = %self.firewall, "the monitor holds news that is not sealed to us: reporting");
+            info!(firewall = %self.object(), "the monitor holds news that is not sealed to us: reporting");
             self.report_soon();
         }
         let Some(kind) = refusal.kind() else {
@@ -241,7 +241,7 @@ impl Machine {
     }
 
     pub(crate) fn drop_handover(&mut self) {
-        warn!(firewall = %self.firewall, "the handover expired before it could be used; the access of before goes on");
+        warn!(firewall = %self.object(), "the handover expired before it could be used; the access of before goes on");
         let kept = self
             .access
             .as_ref()

@@ -27,10 +27,9 @@ use std::fmt::Display;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::CommandFactory;
+use cluster::{log, process, settings};
 use jiff::Timestamp;
-use tokio::signal::unix::{SignalKind, signal};
-use tokio_util::sync::CancellationToken;
 
 pub use args::Args;
 pub use files::FileError;
@@ -43,19 +42,16 @@ use args::{Command, Output};
 
 /// The whole program.
 pub async fn main() -> ExitCode {
-    if let Err(error) = cluster::process::no_core_dumps() {
-        let _ = writeln!(
-            std::io::stderr(),
-            "firewall-agent: core dumps cannot be turned off: {error}"
-        );
-        return ExitCode::FAILURE;
-    }
-    cluster::client::install_crypto();
-    let args = Args::parse();
+    let args: Args = match settings::read() {
+        Ok(args) => args,
+        Err(code) => return code,
+    };
     let outcome = match &args.command {
         Command::Run(run) => {
-            cluster::log::init(run.log_format.into());
-            run_until_signal(run.settings(args.paths())).await
+            log::init(run.log_format, run.log_level);
+            settings::warn_of_strangers(&Args::command());
+            let settings = run.settings(args.paths());
+            return process::serve("firewall-agent", |stop| machine::run(settings, stop)).await;
         }
         Command::Status { output } => print_status(&args.paths(), *output),
         Command::Renew => renew(&args.paths()),
@@ -67,21 +63,6 @@ pub async fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-async fn run_until_signal(settings: Settings) -> Result<(), String> {
-    let stop = CancellationToken::new();
-    let mut terminate = signal(SignalKind::terminate()).map_err(sentence)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(sentence)?;
-    let stopped = stop.clone();
-    tokio::spawn(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-        stopped.cancel();
-    });
-    run(settings, stop).await.map_err(sentence)
 }
 
 fn print_status(paths: &Paths, output: Output) -> Result<(), String> {

@@ -136,7 +136,7 @@ impl Machine {
         };
         let until = self.put_lifeline(kubeconfig).await?;
         self.lifeline_state.renewed = Some(now);
-        info!(firewall = %self.firewall, until, "lifeline renewed");
+        info!(firewall = %self.object(), until, "lifeline renewed");
         Ok(())
     }
 
@@ -154,7 +154,7 @@ impl Machine {
         }
         match self.take_offered(text, &hash).await {
             Ok(until) => {
-                info!(firewall = %self.firewall, until, "lifeline into the shoot received");
+                info!(firewall = %self.object(), until, "lifeline into the shoot received");
                 self.lifeline_state.failed = None;
                 self.problems.remove(OFFERED);
             }

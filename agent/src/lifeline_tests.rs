@@ -194,6 +194,7 @@ async fn d4_an_offered_lifeline_is_taken_once_and_only_if_it_works() {
         handover_keys: Vec::new(),
         lifeline: Some(SecretString::from(shoot.lifeline(token).write().to_string())),
         renew: None,
+        life: None,
     };
     let first = offer(token(now - 10));
     machine.lifeline_offered(&first).await;

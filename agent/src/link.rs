@@ -137,7 +137,7 @@ pub(crate) fn link(what: &str, access: &Access, kubeconfig: &Kubeconfig) -> Resu
 pub(crate) struct Bootstrap {
     pub(crate) firewall: FirewallName,
     pub(crate) hash: String,
-    access: Access,
+    pub(crate) access: Access,
     kubeconfig: Kubeconfig,
 }
 

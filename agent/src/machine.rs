@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use cluster::client::connect;
+use cluster::process::DRAIN;
 use contract::access::{AgentAccess, Mode};
 use contract::digest::sha256_hex;
 use contract::handover::{Fence, SealKey};
@@ -14,7 +15,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{debug, info, trace, warn};
 
 use crate::core::{Action, Event, Job, Own, Patience, Pending, Seen, State, Why, next, renewal_at};
 use crate::files;
@@ -62,10 +63,8 @@ pub enum StartError {
 /// Runs one agent until it is told to stop. Only faults of its configuration end it before.
 pub async fn run(settings: Settings, stop: CancellationToken) -> Result<(), StartError> {
     let mut machine = Machine::open(settings)?;
-    let ended = stop.cancelled();
-    tokio::pin!(ended);
     let mut cut: Option<Instant> = None;
-    loop {
+    while !stop.is_cancelled() {
         machine.watch_monitor();
         // A newer handover does not wait for the answer of a seed that may be dead. Not in a row: whoever can replay
         // one must not hold up everything else.
@@ -73,19 +72,30 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> Result<(), Star
         let news = machine.news(!quiet);
         // Whatever is under way may be cut off: a kill can come at any time too, and the next start goes on.
         tokio::select! {
-            () = &mut ended => break,
             () = news => cut = Some(Instant::now()),
-            () = machine.step() => {}
+            () = machine.step(&stop) => {}
+            () = late(&stop) => {
+                warn!(firewall = %machine.object(), "what is under way did not end in time and is cut off");
+                break;
+            }
         }
     }
-    info!(firewall = %machine.firewall, "stopped");
+    info!(firewall = %machine.object(), "stopped");
     Ok(())
+}
+
+/// When what is under way has had its time to end.
+async fn late(stop: &CancellationToken) {
+    stop.cancelled().await;
+    tokio::time::sleep(DRAIN).await;
 }
 
 pub(crate) struct Machine {
     pub(crate) settings: Settings,
     pub(crate) store: Store,
     pub(crate) firewall: FirewallName,
+    /// Of its Firewall in the seed, as its own file or the bootstrap kubeconfig had it at the start.
+    namespace: String,
     pub(crate) state: State,
     pub(crate) key: Option<PrivateKey>,
     /// Its public half.
@@ -121,6 +131,8 @@ pub(crate) struct Machine {
     pub(crate) asked: Option<String>,
     /// What the seed wants us to work with, since it was asked last.
     pub(crate) wanted_mode: Option<Mode>,
+    /// The life in seconds that is wanted, by the seed or else by our own setting, since the seed was asked last.
+    pub(crate) wanted_life: Option<i64>,
     /// Serial of the certificate that the seed wants renewed.
     pub(crate) superseded: Option<String>,
     pub(crate) offer: Option<AgentAccess>,
@@ -161,7 +173,9 @@ impl Machine {
             (None, None) => None,
         };
         let pending = store.handover().unwrap_or_else(|error| {
-            warn!("{error}: waiting for the next handover");
+            let access = access.as_ref();
+            let firewall = access.map(|access| format!("{}/{}", access.namespace, access.firewall));
+            warn!(firewall, "{error}: waiting for the next handover");
             None
         });
         let switched_to = access.as_ref().map(Access::mode);
@@ -179,9 +193,12 @@ impl Machine {
         {
             store.switch_pair(pair, key)?;
         }
-        let firewall = match (&pair, &access) {
-            (Some(_), Some(access)) => access.firewall.clone(),
-            _ => read_bootstrap(&store.paths).map_err(StartError::Bootstrap)?.firewall,
+        let (firewall, namespace) = match (&pair, &access) {
+            (Some(_), Some(access)) => (access.firewall.clone(), access.namespace.clone()),
+            _ => {
+                let bootstrap = read_bootstrap(&store.paths).map_err(StartError::Bootstrap)?;
+                (bootstrap.firewall, bootstrap.access.namespace)
+            }
         };
         let mut handled = store.handled()?;
         // Of a machine that came in before this was remembered, the file that is there is the one it came in by.
@@ -209,6 +226,7 @@ impl Machine {
             },
             settings,
             firewall,
+            namespace,
             public: key.as_ref().map(PrivateKey::public),
             key,
             pair: pair.map(|(pair, _)| pair),
@@ -231,6 +249,7 @@ impl Machine {
             seen: None,
             asked: None,
             wanted_mode: None,
+            wanted_life: None,
             superseded: None,
             offer: None,
             lifeline,
@@ -260,7 +279,7 @@ impl Machine {
                 },
                 now,
             );
-            info!(firewall = %self.firewall, request = %request.name, "goes on with the request of before");
+            info!(firewall = %self.object(), request = %request.name, "goes on with the request of before");
             self.request = Some(request);
         }
         self.state.renewal = self.handled.pending;
@@ -273,28 +292,33 @@ impl Machine {
                 expires: pending.expires,
                 since: now,
             });
-            info!(firewall = %self.firewall, order = %pending.order(), "goes on with the handover of before");
+            info!(firewall = %self.object(), handover = %pending.order(), "goes on with the handover of before");
         }
         self.renew_seal();
         self.refresh_told();
         self.refresh_reportable();
         match &self.pair {
             Some(pair) => info!(
-                firewall = %self.firewall, serial = %pair.issued.serial, until = %pair.issued.not_after,
+                firewall = %self.object(), serial = %pair.issued.serial, until = %pair.issued.not_after,
                 "started with its own {}", pair.mode().as_str()
             ),
-            None => info!(firewall = %self.firewall, "started, bootstrapping"),
+            None => info!(firewall = %self.object(), "started, bootstrapping"),
         }
     }
 
-    /// One action, or a wait.
-    async fn step(&mut self) {
+    /// One action, or a wait, which ends when it is told to stop.
+    async fn step(&mut self, stop: &CancellationToken) {
         let now = Timestamp::now();
         let seen = self.look(now);
         self.state.token_wanted = self.wanted_mode.unwrap_or_else(|| self.mode()) == Mode::Token;
         self.look_after_report(now);
         self.report_changes();
-        match next(&self.state, &seen, now) {
+        let action = next(&self.state, &seen, now);
+        match action {
+            Action::Wait { .. } => trace!(firewall = %self.object(), ?action, "next"),
+            _ => debug!(firewall = %self.object(), ?action, "next"),
+        }
+        match action {
             Action::MakeKey => self.make_key(),
             Action::Install => self.install(),
             Action::AcceptRenewal => self.accept_renewal(),
@@ -326,6 +350,7 @@ impl Machine {
                 tokio::select! {
                     () = tokio::time::sleep(Duration::from_millis(wait).min(TICK)) => {}
                     () = news => {}
+                    () = stop.cancelled() => {}
                 }
             }
         }
@@ -337,7 +362,9 @@ impl Machine {
         let superseded = own.is_some() && self.superseded.as_ref() == own;
         let mode = self.access.as_ref().map(Access::mode);
         let another = self.wanted_mode.is_some() && mode.is_some() && self.wanted_mode != mode;
-        let renewal = self.asked.is_some() || superseded || another || self.store.paths.renew().exists();
+        let another_life = self.pair.is_some() && self.wanted_life.is_some_and(|life| life != self.asked_life());
+        let renewal =
+            self.asked.is_some() || superseded || another || another_life || self.store.paths.renew().exists();
         let accepted = self.state.accepted(now);
         let nothing = Seen {
             bootstrap: false,
@@ -372,6 +399,12 @@ impl Machine {
         }
     }
 
+    /// Our Firewall as log lines name it, here and in the approver's.
+    pub(crate) fn object(&self) -> String {
+        let namespace = self.access.as_ref().map_or(&self.namespace, |access| &access.namespace);
+        format!("{namespace}/{}", self.firewall)
+    }
+
     fn waits(&mut self, why: Why) {
         if self.why == Some(why) {
             return;
@@ -383,12 +416,12 @@ impl Machine {
             .unwrap_or_default();
         match why {
             Why::Undecided => {
-                warn!(firewall = %self.firewall, request, "waits: nobody has decided about the request; is the firewall-approver running?")
+                warn!(firewall = %self.object(), request, "waits: nobody has decided about the request; is the firewall-approver running?")
             }
             Why::Unsigned => {
-                warn!(firewall = %self.firewall, request, "waits: the request is approved and nobody has signed it; does this seed sign client certificates?")
+                warn!(firewall = %self.object(), request, "waits: the request is approved and nobody has signed it; does this seed sign client certificates?")
             }
-            Why::Steady if self.why.is_some() => info!(firewall = %self.firewall, "all is well"),
+            Why::Steady if self.why.is_some() => info!(firewall = %self.object(), "all is well"),
             _ => {}
         }
         self.why = Some(why);
@@ -411,7 +444,7 @@ impl Machine {
 
     pub(crate) fn done_until(&mut self, job: Job, again: Timestamp) {
         if self.problems.remove(job.as_str()).is_some() {
-            info!(firewall = %self.firewall, job = job.as_str(), "works again");
+            info!(firewall = %self.object(), job = job.as_str(), "works again");
         }
         self.after(Event::Done(job, again));
     }
@@ -424,9 +457,20 @@ impl Machine {
     /// Notes what stands in the way. Logged when it changes, not at each try.
     pub(crate) fn problem(&mut self, job: &'static str, problem: &str) {
         if self.problems.get(job).is_none_or(|known| known != problem) {
-            warn!(firewall = %self.firewall, job, "{problem}");
+            warn!(firewall = %self.object(), job, "{problem}");
             self.problems.insert(job, problem.to_owned());
         }
+    }
+
+    /// The life in seconds that was asked for what we work with. Where an older version asked, it was our own setting.
+    fn asked_life(&self) -> i64 {
+        let own = self.settings.certificate_duration.as_secs();
+        self.handled.life.unwrap_or(own)
+    }
+
+    /// And what is asked for next.
+    pub(crate) fn life(&self) -> i64 {
+        self.wanted_life.unwrap_or_else(|| self.asked_life())
     }
 
     /// What we work with.

@@ -2,7 +2,6 @@
 
 use std::process::ExitCode;
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    agent::main().await
+fn main() -> ExitCode {
+    cluster::process::main("firewall-agent", agent::main())
 }

@@ -24,7 +24,7 @@ impl Machine {
         let refused = self.state.refused;
         self.after(Event::OwnAccepted);
         if refused {
-            info!(firewall = %self.firewall, "the seed accepts our certificate again");
+            info!(firewall = %self.object(), "the seed accepts our certificate again");
         }
     }
 
@@ -40,7 +40,7 @@ impl Machine {
                 let refused = self.state.refused;
                 self.after(Event::OwnRefused);
                 if self.state.refused && !refused {
-                    warn!(firewall = %self.firewall, "the seed refuses our certificate: bootstrapping with what is at hand");
+                    warn!(firewall = %self.object(), "the seed refuses our certificate: bootstrapping with what is at hand");
                 }
             }
             Class::UntrustedTime => self.after(Event::Done(Job::Clock, Timestamp::UNIX_EPOCH)),
@@ -81,7 +81,7 @@ impl Machine {
         };
         match self.store.write_handled(&handled) {
             Ok(()) => {
-                warn!(firewall = %self.firewall, "the new bootstrap kubeconfig leads nowhere and is given up; our own certificate goes on");
+                warn!(firewall = %self.object(), "the new bootstrap kubeconfig leads nowhere and is given up; our own certificate goes on");
                 self.handled = handled;
             }
             Err(error) => self.problem("credential", &error.to_string()),

@@ -93,7 +93,7 @@ impl Machine {
                 if self.sent.as_ref().is_none_or(|sent| sent.content != content) {
                     let serial = content.certificate.as_deref().unwrap_or_default();
                     info!(
-                        firewall = %self.firewall, serial, taken_up = %content.taken_up, refused = content.refused, way,
+                        firewall = %self.object(), serial, taken_up = %content.taken_up, refused = content.refused, way,
                         "report sent"
                     );
                 }

@@ -43,7 +43,7 @@ impl Machine {
         let made = PrivateKey::generate().map_err(|e| e.to_string());
         match made.and_then(|key| self.store.write_key(&key).map(|()| key).map_err(|e| e.to_string())) {
             Ok(key) => {
-                info!(firewall = %self.firewall, key = %key.public().thumbprint(), "key made");
+                info!(firewall = %self.object(), key = %key.public().thumbprint(), "key made");
                 self.public = Some(key.public());
                 self.key = Some(key);
                 self.advanced(Event::KeyMade);
@@ -56,7 +56,7 @@ impl Machine {
         let Some(access) = self.access.clone() else { return };
         match self.store.install(&access) {
             Ok(()) => {
-                info!(firewall = %self.firewall, "kubeconfig for the seed written again");
+                info!(firewall = %self.object(), "kubeconfig for the seed written again");
                 self.refresh_told();
                 self.advanced(Event::Installed);
             }
@@ -74,7 +74,7 @@ impl Machine {
         let accepted = self.store.write_handled(&handled).map_err(|e| e.to_string());
         match accepted.and_then(|()| files::remove(&self.store.paths.renew()).map_err(|e| e.to_string())) {
             Ok(()) => {
-                info!(firewall = %self.firewall, value = handled.renew.as_deref().unwrap_or_default(), "renewal accepted");
+                info!(firewall = %self.object(), value = handled.renew.as_deref().unwrap_or_default(), "renewal accepted");
                 self.handled = handled;
                 self.asked = None;
                 self.advanced(Event::RenewalAccepted);
@@ -85,7 +85,7 @@ impl Machine {
 
     pub(crate) fn write_request(&mut self, replacement: bool, via: Via) {
         let Some(key) = &self.key else { return };
-        let made = new_request(&self.firewall, key, replacement).map_err(|e| e.to_string());
+        let made = new_request(&self.firewall, key, replacement, self.life()).map_err(|e| e.to_string());
         match made.and_then(|made| {
             self.store
                 .write_request(&made)
@@ -119,7 +119,7 @@ impl Machine {
                 request: ByteString(request.pem.into_bytes()),
                 signer_name: SIGNER.to_owned(),
                 usages: Some(vec!["digital signature".into(), "client auth".into()]),
-                expiration_seconds: i32::try_from(self.settings.certificate_duration.as_secs()).ok(),
+                expiration_seconds: i32::try_from(request.life.unwrap_or_else(|| self.life())).ok(),
                 ..CertificateSigningRequestSpec::default()
             },
             status: None,
@@ -127,7 +127,7 @@ impl Machine {
         let what = format!("create CertificateSigningRequest {}", request.name);
         match call(what, requests.create(&PostParams::default(), &object)).await {
             Ok(created) => {
-                info!(firewall = %self.firewall, request = %request.name, through = via_name(via), "request sent");
+                info!(firewall = %self.object(), request = %request.name, through = via_name(via), "request sent");
                 if let Some(user) = &created.spec.username {
                     self.remember_user(via, user);
                     link.user = Some(user.clone());
@@ -182,7 +182,7 @@ impl Machine {
                     .request
                     .is_some_and(|request| request.standing != Standing::Approved)
                 {
-                    info!(firewall = %self.firewall, request = %request.name, "request approved");
+                    info!(firewall = %self.object(), request = %request.name, "request approved");
                 }
                 self.advanced(Event::RequestStands(Standing::Approved));
             }
@@ -267,7 +267,7 @@ impl Machine {
             return self.failed(Job::Access, Patience::Slow, &problem);
         }
         let mode = pair.mode().as_str();
-        info!(firewall = %self.firewall, request, serial = %issued.serial, until = %issued.not_after, "{mode} issued");
+        info!(firewall = %self.object(), request, serial = %issued.serial, until = %issued.not_after, "{mode} issued");
         // A renewal changes nothing but the certificate; a bootstrap brings its own server and CA.
         let access = match (&self.access, via) {
             (Some(access), Via::Own) => access.clone(),
@@ -300,7 +300,7 @@ impl Machine {
         let serial = candidate.pair.issued.serial.clone();
         match tried {
             Ok(link) => {
-                info!(firewall = %self.firewall, serial, "certificate works: the seed knows us by it and our Firewall was read");
+                info!(firewall = %self.object(), serial, "certificate works: the seed knows us by it and our Firewall was read");
                 candidate.link = Some(link);
                 self.advanced(Event::CandidateTried);
             }
@@ -373,7 +373,7 @@ impl Machine {
         }
         let issued = &candidate.pair.issued;
         let mode = candidate.pair.mode().as_str();
-        info!(firewall = %self.firewall, serial = %issued.serial, server = %candidate.access.server, "switched to the new {mode}");
+        info!(firewall = %self.object(), serial = %issued.serial, server = %candidate.access.server, "switched to the new {mode}");
         self.pair = Some(candidate.pair);
         self.access = Some(candidate.access);
         self.own = candidate.link;
@@ -391,8 +391,11 @@ impl Machine {
     fn finish_request(&mut self, via: Via) {
         // The bootstrap kubeconfig that is there was used, or was overtaken by a handover. A renewal says nothing of it.
         let bootstrap = self.bootstrap.as_ref().filter(|_| via != Via::Own);
+        // Without a request it was a token, which was asked for just now.
+        let life = self.request.as_ref().map_or(Some(self.life()), |request| request.life);
         let handled = Handled {
             pending: false,
+            life: life.or(self.handled.life),
             bootstrap: bootstrap.map_or_else(|| self.handled.bootstrap.clone(), |known| Some(known.hash.clone())),
             ..self.handled.clone()
         };
@@ -425,7 +428,7 @@ impl Machine {
         match self.store.remove_request() {
             Ok(()) => {
                 if let Some(request) = self.request.take() {
-                    info!(firewall = %self.firewall, request = %request.name, "request given up");
+                    info!(firewall = %self.object(), request = %request.name, "request given up");
                 }
                 self.candidate = None;
                 self.advanced(Event::RequestDropped);

@@ -108,13 +108,14 @@ impl Machine {
         };
         let ca = CaBundle::from_pem(&told.ca).map_err(|e| format!("key \"ca.crt\" {e}"))?;
         self.wanted_mode = Some(told.mode);
+        self.wanted_life = Some(told.life.unwrap_or(self.settings.certificate_duration.as_secs()));
         let offered = told.server != access.server || ca.pem() != access.ca;
         self.superseded.clone_from(&told.renew);
         access.seed = Some(told.seed.clone());
         access.handover_keys.clone_from(&told.handover_keys);
         if self.access.as_ref() != Some(&access) {
             self.store.keep_access(&access).map_err(|e| e.to_string())?;
-            info!(firewall = %self.firewall, seed = %told.seed, "the seed's id and handover keys are known");
+            info!(firewall = %self.object(), seed = %told.seed, "the seed's id and handover keys are known");
             self.access = Some(access);
             // A handover that was not believed may be, by another key.
             self.judged = None;
@@ -162,7 +163,7 @@ impl Machine {
         if let Err(error) = written {
             return self.failed(Job::Offer, Patience::Normal, &error);
         }
-        info!(firewall = %self.firewall, server = %candidate.server, "switched to the server and CA that the seed told of");
+        info!(firewall = %self.object(), server = %candidate.server, "switched to the server and CA that the seed told of");
         self.access = Some(candidate);
         self.own = Some(link);
         self.offer = None;
@@ -200,7 +201,7 @@ mod tests {
         let fixture = Fixture::new();
         let mut machine = fixture.machine();
         let access = machine.access.clone().unwrap();
-        let told = |renew: Option<&str>| AgentAccess {
+        let told = |renew: Option<&str>, life: Option<i64>| AgentAccess {
             server: access.server.clone(),
             ca: access.ca.clone(),
             mode: Mode::Certificate,
@@ -208,11 +209,12 @@ mod tests {
             handover_keys: access.handover_keys.clone(),
             lifeline: None,
             renew: renew.map(str::to_owned),
+            life,
         };
         let wanted = |machine: &mut Machine| machine.look(Timestamp::now()).renewal;
         let own = machine.pair.as_ref().unwrap().issued.serial.clone();
         for (renew, wants) in [(None, false), (Some("ff"), false), (Some(own.as_str()), true)] {
-            machine.told_by_seed(&told(renew)).unwrap();
+            machine.told_by_seed(&told(renew, None)).unwrap();
             assert_eq!(wanted(&mut machine), wants, "{renew:?}");
         }
         machine.accept_renewal();
@@ -223,7 +225,15 @@ mod tests {
         );
         // Still told, as the seed has not seen the new one yet.
         machine.pair.as_mut().unwrap().issued.serial = "another".into();
-        machine.told_by_seed(&told(Some(&own))).unwrap();
+        machine.told_by_seed(&told(Some(&own), None)).unwrap();
         assert!(!wanted(&mut machine));
+        // D4: another life is asked for until something is in use for which it was, and back.
+        let (own, another) = (machine.life(), 1200);
+        for (life, next) in [(Some(another), another), (None, own)] {
+            machine.told_by_seed(&told(None, life)).unwrap();
+            assert!(wanted(&mut machine) && machine.life() == next);
+            machine.handled.life = Some(next);
+            assert!(!wanted(&mut machine));
+        }
     }
 }

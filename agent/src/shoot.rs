@@ -120,7 +120,7 @@ impl Machine {
             let path = self.store.paths.shoot();
             if self.store.write_kubeconfig(&path, &text)? {
                 let until = expires.map(|expires| expires.to_string()).unwrap_or_default();
-                info!(firewall = %self.firewall, server = %kubeconfig.server, user, until, "shoot access written");
+                info!(firewall = %self.object(), server = %kubeconfig.server, user, until, "shoot access written");
             }
             self.shoot = Some(Shoot {
                 client,

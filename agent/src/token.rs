@@ -56,7 +56,7 @@ impl Machine {
         };
         match self.try_pair(&pair, &access).await {
             Ok(link) => {
-                info!(firewall = %self.firewall, serial = %pair.issued.serial, until = %pair.issued.not_after, "token made, and it works");
+                info!(firewall = %self.object(), serial = %pair.issued.serial, until = %pair.issued.not_after, "token made, and it works");
                 self.candidate = Some(Candidate {
                     pair,
                     access,
@@ -72,7 +72,7 @@ impl Machine {
 
     async fn make_token(&self, link: &Link) -> Result<SecretString, Failure> {
         let accounts: Api<ServiceAccount> = Api::namespaced(link.client.clone(), ACCESS_NAMESPACE);
-        let life = self.settings.certificate_duration.min(LIFE);
+        let life = SignedDuration::from_secs(self.life()).min(LIFE);
         let request = TokenRequest {
             spec: TokenRequestSpec {
                 audiences: Vec::new(),

@@ -14,6 +14,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use secrecy::{ExposeSecret, SecretString};
 use thiserror::Error;
+use tokio::sync::watch;
 use tower::layer::layer_fn;
 use tower::{BoxError, service_fn};
 
@@ -77,28 +78,76 @@ pub fn connect(what: &str, kubeconfig: &Kubeconfig) -> Result<Client, ClientErro
 
 /// What every write asks right before it is sent.
 #[derive(Clone)]
-pub struct Gate(Arc<dyn Fn() -> bool + Send + Sync>);
+pub struct Gate {
+    open: Arc<dyn Fn() -> bool + Send + Sync>,
+    writes: Writes,
+}
 
 #[derive(Debug, Error)]
 #[error("this replica does not lead: nothing is written")]
 pub struct NotLeading;
 
 impl Gate {
-    pub fn new(open: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        Self(Arc::new(open))
+    pub fn new(writes: &Writes, open: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self {
+            open: Arc::new(open),
+            writes: writes.clone(),
+        }
+    }
+
+    /// A write that may be sent now, until it is dropped.
+    fn enter(&self) -> Option<Write> {
+        // In this order: whoever closes sees it, or it sees that it is closed.
+        let write = self.writes.begin();
+        (!write.0.borrow().closed && (self.open)()).then_some(write)
+    }
+}
+
+/// The writes that are on their way, of however many clients.
+#[derive(Clone, Default)]
+pub struct Writes(Arc<watch::Sender<Going>>);
+
+#[derive(Default)]
+struct Going {
+    count: usize,
+    closed: bool,
+}
+
+impl Writes {
+    fn begin(&self) -> Write {
+        self.0.send_modify(|going| going.count += 1);
+        Write(Arc::clone(&self.0))
+    }
+
+    /// No other is sent from here on; ends when those that are on their way have their answers.
+    pub async fn close(&self) {
+        self.0.send_modify(|going| going.closed = true);
+        // Its sender is in our hands.
+        let _ = self.0.subscribe().wait_for(|going| going.count == 0).await;
+    }
+}
+
+struct Write(Arc<watch::Sender<Going>>);
+
+impl Drop for Write {
+    fn drop(&mut self) {
+        self.0.send_modify(|going| going.count -= 1);
     }
 }
 
 /// A client that sends nothing but questions while the gate is closed.
 pub fn held(client: Client, gate: Gate) -> Client {
     let service = service_fn(move |request: http::Request<Body>| {
-        let open = matches!(*request.method(), http::Method::GET | http::Method::HEAD) || (gate.0)();
+        let asks = matches!(*request.method(), http::Method::GET | http::Method::HEAD);
+        let write = if asks { None } else { gate.enter() };
         let client = client.clone();
         async move {
-            if !open {
+            if !asks && write.is_none() {
                 return Err(BoxError::from(NotLeading));
             }
-            client.send(request).await.map_err(BoxError::from)
+            let answer = client.send(request).await.map_err(BoxError::from);
+            drop(write);
+            answer
         }
     });
     Client::new(service, "default")
@@ -108,7 +157,12 @@ pub(crate) fn build(mut config: Config) -> kube::Result<Client> {
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     // A call that a busy server refuses comes back at once; who asked knows better when to ask again.
     config.default_retry = false;
-    Ok(ClientBuilder::try_from(config)?.with_layer(&layer_fn(Counted)).build())
+    let server = config.cluster_url.to_string();
+    let counted = layer_fn(|inner| Counted {
+        inner,
+        server: server.clone(),
+    });
+    Ok(ClientBuilder::try_from(config)?.with_layer(&counted).build())
 }
 
 fn certificates(pem: &str) -> Result<Vec<Vec<u8>>, String> {
@@ -145,7 +199,7 @@ mod tests {
         let asked = Arc::clone(&leads);
         let client = held(
             Client::new(server, "default"),
-            Gate::new(move || asked.load(Ordering::Relaxed)),
+            Gate::new(&Writes::default(), move || asked.load(Ordering::Relaxed)),
         );
         let send = async |method: http::Method| {
             let request = http::Request::builder().method(method).uri("/");
@@ -171,5 +225,42 @@ mod tests {
             send(method.clone()).await.unwrap();
         }
         assert_eq!(sent.lock().unwrap().len(), 1 + writes.len());
+    }
+
+    #[tokio::test]
+    async fn what_is_on_its_way_is_waited_for_and_nothing_follows_it() {
+        let answer = Arc::new(tokio::sync::Notify::new());
+        let waiting = Arc::clone(&answer);
+        let server = service_fn(move |_: http::Request<Body>| {
+            let waiting = Arc::clone(&waiting);
+            async move {
+                waiting.notified().await;
+                Ok::<_, BoxError>(http::Response::new(Body::empty()))
+            }
+        });
+        let writes = Writes::default();
+        let client = held(Client::new(server, "default"), Gate::new(&writes, || true));
+        let put = || {
+            let request = http::Request::builder().method(http::Method::PUT).uri("/");
+            let client = client.clone();
+            async move { client.send(request.body(Body::empty()).unwrap()).await }
+        };
+        // Whoever gave up waits for nobody, and nobody for him.
+        let short = Duration::from_millis(5);
+        tokio::time::timeout(short, put()).await.unwrap_err();
+        let first = tokio::spawn(put());
+        while writes.0.borrow().count == 0 {
+            tokio::task::yield_now().await;
+        }
+        let mut closed = std::pin::pin!(writes.close());
+        tokio::time::timeout(short, &mut closed).await.unwrap_err();
+        let late = put().await.unwrap_err();
+        assert!(
+            Failure::of("write", &late).to_string().contains("does not lead"),
+            "{late}"
+        );
+        answer.notify_one();
+        first.await.unwrap().unwrap();
+        tokio::time::timeout(Duration::from_secs(5), closed).await.unwrap();
     }
 }

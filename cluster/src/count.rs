@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use futures::future::BoxFuture;
 use http::{Method, Request, Response, StatusCode};
@@ -64,9 +65,13 @@ fn code(status: StatusCode) -> &'static str {
     }
 }
 
-/// A service that counts what goes through it.
+/// A service that counts what goes through it to one server, and tells it to whoever debugs: never more than a line of
+/// access logs holds.
 #[derive(Clone)]
-pub(crate) struct Counted<S>(pub(crate) S);
+pub(crate) struct Counted<S> {
+    pub(crate) inner: S,
+    pub(crate) server: String,
+}
 
 impl<S, B, A> Service<Request<B>> for Counted<S>
 where
@@ -78,16 +83,24 @@ where
     type Future = BoxFuture<'static, Result<S::Response, S::Error>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.0.poll_ready(context)
+        self.inner.poll_ready(context)
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         // Who gives up waiting drops this: it is counted all the same.
         let unanswered = Unanswered(Some(verb(&request)));
-        let answer = self.0.call(request);
+        let told =
+            tracing::enabled!(tracing::Level::DEBUG).then(|| (self.server.clone(), request.uri().path().to_owned()));
+        let (verb, sent) = (verb(&request), Instant::now());
+        let answer = self.inner.call(request);
         Box::pin(async move {
             let answer = answer.await;
-            unanswered.ended(answer.as_ref().ok().map(Response::status));
+            let status = answer.as_ref().ok().map(Response::status);
+            unanswered.ended(status);
+            if let Some((server, path)) = told {
+                let (code, ms) = (status.map(|status| status.as_u16()), sent.elapsed().as_millis());
+                tracing::debug!(verb, server, path, code, ms, "asked an API server");
+            }
             answer
         })
     }
@@ -135,13 +148,15 @@ mod tests {
     #[tokio::test]
     async fn a_request_is_counted_once_by_its_answer_or_by_its_lack() {
         let answer = |status: Option<u16>| {
-            Counted(tower::service_fn(move |_: Request<()>| async move {
+            let inner = tower::service_fn(move |_: Request<()>| async move {
                 match status {
                     Some(0) => std::future::pending().await,
                     Some(status) => Ok(Response::builder().status(status).body(()).unwrap()),
                     None => Err("refused"),
                 }
-            }))
+            });
+            let server = "https://seed".to_owned();
+            Counted { inner, server }
         };
         let put = || request(Method::PUT, "/x");
         let before = sent();

@@ -13,7 +13,7 @@ use thiserror::Error;
 use tokio::time::Instant;
 
 use crate::api::{call, call_opt};
-use crate::client::{Gate, held};
+use crate::client::{Gate, Writes, held};
 use crate::failure::{Class, Failure};
 
 /// Who has not renewed for so long may be followed by another.
@@ -34,7 +34,10 @@ pub struct Lost {
 
 /// Whether this replica may write, now.
 #[derive(Clone, Default)]
-pub struct Leadership(Arc<Mutex<Option<Instant>>>);
+pub struct Leadership {
+    until: Arc<Mutex<Option<Instant>>>,
+    writes: Writes,
+}
 
 impl Leadership {
     pub fn holds(&self) -> bool {
@@ -44,16 +47,21 @@ impl Leadership {
     /// A client that sends nothing but questions while somebody else leads.
     pub fn client(&self, client: Client) -> Client {
         let leadership = self.clone();
-        held(client, Gate::new(move || leadership.holds()))
+        held(client, Gate::new(&self.writes, move || leadership.holds()))
+    }
+
+    /// Writes nothing any more, though it leads still; ends when what is on its way has its answer.
+    pub async fn close(&self) {
+        self.writes.close().await;
     }
 
     fn holds_at(&self, now: Instant) -> bool {
-        let until = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let until = *self.until.lock().unwrap_or_else(PoisonError::into_inner);
         until.is_some_and(|until| now < until)
     }
 
     fn set(&self, until: Option<Instant>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = until;
+        *self.until.lock().unwrap_or_else(PoisonError::into_inner) = until;
     }
 }
 

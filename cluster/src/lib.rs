@@ -1,5 +1,6 @@
 //! How to talk to a cluster: the one place that makes a client, the one that tells its failures apart, the deadline
-//! that every call has, the count of what was asked, and upstream's types as far as we read them. Decides nothing.
+//! that every call has, the count of what was asked, and upstream's types as far as we read them. And what both programs
+//! are as processes: settings, log, end. Decides nothing.
 
 pub mod api;
 pub mod client;
@@ -11,3 +12,5 @@ pub mod lease;
 pub mod log;
 pub mod operator;
 pub mod process;
+pub mod settings;
+pub mod spans;

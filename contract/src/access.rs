@@ -15,6 +15,7 @@ const SEED: &str = "seed";
 const HANDOVER_KEYS: &str = "handover-keys";
 const LIFELINE: &str = "lifeline";
 const RENEW: &str = "renew";
+const LIFE: &str = "certificate-seconds";
 
 /// How a firewall keeps its seed access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +54,8 @@ pub struct AgentAccess {
     pub lifeline: Option<SecretString>,
     /// Serial of the certificate that the firewall is to renew now, though it is good: its CA is on its way out.
     pub renew: Option<String>,
+    /// The life in seconds that the firewall is to ask for; none: its own setting counts.
+    pub life: Option<i64>,
 }
 
 #[derive(Debug, Error)]
@@ -63,6 +66,8 @@ pub enum AccessError {
     NotText(&'static str),
     #[error("key \"mode\" is {0:?}, which this version does not know: upgrade the agent")]
     Mode(String),
+    #[error("key \"certificate-seconds\" is no number")]
+    Life,
     #[error("key \"handover-keys\" cannot be read: {0}")]
     HandoverKeys(String),
 }
@@ -86,6 +91,9 @@ impl AgentAccess {
             handover_keys,
             lifeline: text_opt(LIFELINE)?.map(Into::into),
             renew: text_opt(RENEW)?,
+            life: text_opt(LIFE)?
+                .map(|life| life.parse().map_err(|_| AccessError::Life))
+                .transpose()?,
         })
     }
 
@@ -103,6 +111,9 @@ impl AgentAccess {
         }
         if let Some(serial) = &self.renew {
             data.insert(RENEW.to_owned(), serial.clone().into());
+        }
+        if let Some(life) = self.life {
+            data.insert(LIFE.to_owned(), life.to_string().into());
         }
         Ok(data)
     }
@@ -122,6 +133,7 @@ mod tests {
             handover_keys: vec![PrivateKey::generate().unwrap().public()],
             lifeline: Some("kubeconfig".to_owned().into()),
             renew: Some("1f".into()),
+            life: Some(3600),
         };
         access
             .write()
@@ -140,11 +152,11 @@ mod tests {
         );
         assert_eq!(access.handover_keys.len(), 1);
         assert_eq!(access.lifeline.unwrap().expose_secret(), "kubeconfig");
-        assert_eq!(access.renew.as_deref(), Some("1f"));
+        assert_eq!((access.renew.as_deref(), access.life), (Some("1f"), Some(3600)));
     }
 
     #[test]
-    fn each_missing_key_is_named_and_only_lifeline_and_renewal_may_be_missing() {
+    fn each_missing_key_is_named_and_only_lifeline_renewal_and_life_may_be_missing() {
         for key in [SERVER, CA, MODE, SEED, HANDOVER_KEYS] {
             let mut data = written();
             data.remove(key);
@@ -153,8 +165,11 @@ mod tests {
         let mut data = written();
         data.remove(LIFELINE);
         data.remove(RENEW);
+        data.remove(LIFE);
         let access = AgentAccess::read(&data).unwrap();
-        assert!(access.lifeline.is_none() && access.renew.is_none());
+        assert!(access.lifeline.is_none() && access.renew.is_none() && access.life.is_none());
+        data.insert(LIFE.into(), b"a month".to_vec());
+        assert!(matches!(AgentAccess::read(&data), Err(AccessError::Life)));
     }
 
     #[test]

@@ -51,6 +51,8 @@ pub struct Approver {
     pub kind: RwLock<CredentialKind>,
     /// What firewalls are to work with.
     pub mode: Mode,
+    /// The life in seconds of the certificates that they are to ask for; none: theirs to choose.
+    pub life: Option<i64>,
     pub dry_run: bool,
     pub poll: Duration,
     /// Empty: all.

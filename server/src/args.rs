@@ -1,10 +1,15 @@
-//! The command line. Every flag can be given as an environment variable too; none of them is a secret.
+//! The command line. Every flag can be given as an environment variable of the same name too; none of them is a secret.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use axum::http::Uri;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use cluster::log::{Format, Level};
+use cluster::settings::Settings;
+use cluster::spans::{certificate_duration, poll_interval};
 use jiff::SignedDuration;
 
 /// Gives firewalls their access to this seed: makes their bootstrap credentials and RBAC, and approves their
@@ -38,30 +43,38 @@ pub struct Export {
 #[derive(ClapArgs, Clone, Debug)]
 pub struct Run {
     /// Kubeconfig of the approver's own identity in the seed; in a pod its ServiceAccount is used.
-    #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
+    #[arg(long, env = "FIREWALL_APPROVER_KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
 
-    /// Work on the Firewalls of this namespace only; may be given more than once. All namespaces without it.
+    /// Work on the Firewalls of this namespace only; may be given more than once, or several with commas. All
+    /// namespaces without it.
     #[arg(
         long = "namespace",
-        env = "FIREWALL_APPROVER_NAMESPACES",
+        env = "FIREWALL_APPROVER_NAMESPACE",
         value_delimiter = ',',
+        value_parser = namespace,
         value_name = "NAMESPACE"
     )]
     pub namespaces: Vec<String>,
 
     /// The approver's own namespace: where the key stands that bootstrap tokens are derived from.
-    #[arg(long, env = "POD_NAMESPACE", default_value = contract::names::APPROVER_NAMESPACE, value_name = "NAMESPACE")]
+    #[arg(
+        long,
+        env = "FIREWALL_APPROVER_OWN_NAMESPACE",
+        default_value = contract::names::APPROVER_NAMESPACE,
+        value_parser = namespace,
+        value_name = "NAMESPACE"
+    )]
     pub own_namespace: String,
 
     /// This replica's name, by which one of several leads: no other may have it. In a pod the pod's name; without one the
     /// host's name and a random number, so that a restart waits until its former self is over.
-    #[arg(long, env = "POD_NAME", value_name = "NAME")]
+    #[arg(long, env = "FIREWALL_APPROVER_IDENTITY", value_name = "NAME")]
     pub identity: Option<String>,
 
     /// Where firewalls reach this seed's API server (https://...). Without it the key `url` of ConfigMap
     /// garden/seed-api-server is used.
-    #[arg(long, env = "FIREWALL_APPROVER_SEED_SERVER", value_name = "URL")]
+    #[arg(long, env = "FIREWALL_APPROVER_SEED_SERVER", value_parser = server, value_name = "URL")]
     pub seed_server: Option<String>,
 
     /// PEM file with the CAs of that server. Without it ConfigMap kube-root-ca.crt of the own namespace is used.
@@ -87,13 +100,18 @@ pub struct Run {
     )]
     pub seed_access: SeedAccess,
 
+    /// Life that each firewall is to ask for its certificate (600s to 365d); the seed may give less. Firewalls that are in
+    /// renew when it changes. Without it each firewall's own setting counts.
+    #[arg(long, env = "FIREWALL_APPROVER_CERTIFICATE_DURATION", value_parser = certificate_duration, value_name = "TIME")]
+    pub certificate_duration: Option<SignedDuration>,
+
     /// Decide and explain, but approve, deny, provide and record nothing for any firewall. (The seed's key and the
     /// short-lived token of `auto` are still made.) Of use where firewalls have their records already.
     #[arg(long, env = "FIREWALL_APPROVER_DRY_RUN")]
     pub dry_run: bool,
 
     /// How often everything is looked at although nothing told of a change (1s to 1h).
-    #[arg(long, env = "FIREWALL_APPROVER_POLL_INTERVAL", default_value = "5m", value_parser = interval, value_name = "TIME")]
+    #[arg(long, env = "FIREWALL_APPROVER_POLL_INTERVAL", default_value = "5m", value_parser = poll, value_name = "TIME")]
     pub poll_interval: Duration,
 
     /// Where health and metrics are served over HTTP: /healthz, /readyz, /metrics.
@@ -107,7 +125,15 @@ pub struct Run {
 
     /// How log lines look.
     #[arg(long, env = "FIREWALL_APPROVER_LOG_FORMAT", value_enum, default_value = "json")]
-    pub log_format: LogFormat,
+    pub log_format: Format,
+
+    /// How much is said in the log. While it runs, each SIGUSR1 makes that one step more, and after `trace` what it began with.
+    #[arg(long, env = "FIREWALL_APPROVER_LOG_LEVEL", value_enum, default_value = "info")]
+    pub log_level: Level,
+
+    /// Print each setting, and whether flag, environment or default set it, as JSON; then end. Nobody is asked anything.
+    #[arg(long)]
+    pub print_config: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -132,28 +158,82 @@ impl From<SeedAccess> for contract::access::Mode {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    Text,
-    Json,
-}
-
-impl From<LogFormat> for cluster::log::Format {
-    fn from(format: LogFormat) -> Self {
-        match format {
-            LogFormat::Text => Self::Text,
-            LogFormat::Json => Self::Json,
+impl Settings for Args {
+    fn check(&self) -> Result<(), String> {
+        let Command::Run(run) = &self.command else {
+            return Ok(());
+        };
+        let mut seen = BTreeSet::new();
+        match run.namespaces.iter().find(|namespace| !seen.insert(*namespace)) {
+            Some(twice) => Err(format!(
+                "--namespace (FIREWALL_APPROVER_NAMESPACE) names {twice:?} twice: give each namespace once"
+            )),
+            None => Ok(()),
         }
     }
 }
 
-fn interval(text: &str) -> Result<Duration, String> {
-    let interval: SignedDuration = text
-        .parse()
-        .map_err(|_| "not a duration; write for example 30s or 5m".to_owned())?;
-    if (SignedDuration::from_secs(1)..=SignedDuration::from_hours(1)).contains(&interval) {
-        Ok(interval.unsigned_abs())
-    } else {
-        Err("out of range: 1s at least, 1h at most".into())
+fn poll(text: &str) -> Result<Duration, String> {
+    poll_interval(text).map(SignedDuration::unsigned_abs)
+}
+
+fn namespace(text: &str) -> Result<String, String> {
+    let inside = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
+    if text.is_empty() || text.len() > 63 || !text.bytes().all(inside) || text.starts_with('-') || text.ends_with('-') {
+        return Err("no name of a namespace: small letters, digits and dashes within, 63 at most".into());
+    }
+    Ok(text.to_owned())
+}
+
+/// As a firewall's kubeconfig will hold it.
+fn server(text: &str) -> Result<String, String> {
+    let wanted = || "an address as https://<host>:<port> is wanted".to_owned();
+    let uri: Uri = text.parse().map_err(|_| wanted())?;
+    let authority = uri.authority().ok_or_else(wanted)?;
+    if uri.scheme_str() != Some("https") || uri.query().is_some() || authority.host().is_empty() {
+        return Err(wanted());
+    }
+    if authority.as_str().contains('@') {
+        return Err("it names a user: a firewall comes with its own credential".into());
+    }
+    Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(more: &[&str]) -> Result<Args, String> {
+        let args = ["firewall-approver", "run"].iter().chain(more);
+        let args = Args::try_parse_from(args).map_err(|e| e.to_string())?;
+        args.check()?;
+        Ok(args)
+    }
+
+    #[test]
+    fn what_cannot_be_a_setting_is_refused() {
+        for good in [
+            &["--seed-server", "https://seed.example:6443"][..],
+            &["--seed-server", "https://[fd00::1]/proxied"],
+            &["--namespace", "shoot--a--b,shoot--c--d"],
+            &["--certificate-duration", "20m"],
+        ] {
+            run(good).unwrap();
+        }
+        for bad in [
+            &["--seed-server", "http://seed.example"][..],
+            &["--seed-server", "seed.example:6443"],
+            &["--seed-server", "https://"],
+            &["--seed-server", "https://somebody:word@seed.example"],
+            &["--seed-server", "https://seed.example/?a=b"],
+            &["--namespace", ""],
+            &["--namespace", "Shoot"],
+            &["--namespace", "a,b", "--namespace", "a"],
+            &["--own-namespace", "-a"],
+            &["--certificate-duration", "5m"],
+            &["--poll-interval", "0s"],
+        ] {
+            assert!(run(bad).is_err(), "{bad:?}");
+        }
     }
 }

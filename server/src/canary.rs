@@ -208,7 +208,7 @@ pub async fn read_bundle(approver: &Approver) {
 }
 
 /// Makes a canary whenever one is due.
-pub async fn keep(approver: Arc<Approver>) -> &'static str {
+pub async fn keep(approver: Arc<Approver>) {
     let mut failures = 0u32;
     loop {
         let due = approver.canaries.known().core.due();
@@ -299,7 +299,7 @@ async fn await_certificate(requests: &Api<CertificateSigningRequest>, name: &str
 }
 
 /// Tries every canary about once a second, and tells everybody what changed.
-pub async fn ask(approver: Arc<Approver>) -> &'static str {
+pub async fn ask(approver: Arc<Approver>) {
     let random = RandomState::new();
     let mut round = 0u64;
     loop {

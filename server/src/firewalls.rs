@@ -79,6 +79,7 @@ pub async fn reconcile(
         }
     };
     let worker = Worker::of(firewall, &approver);
+    tracing::debug!(firewall = %worker.object, "looked at");
     let outcome = worker.run().await;
     if outcome.is_ok() {
         approver.retries.worked(&failing(&guard));
@@ -114,7 +115,7 @@ pub fn retry(firewall: Arc<DeserializeGuard<Firewall>>, error: &FirewallError, a
     let first = if raced { RACED } else { RETRY };
     let wait = approver.retries.failed(&failing(&firewall), first);
     if !raced {
-        tracing::warn!(%error, seconds = wait.as_secs(), "tried again");
+        tracing::warn!(firewall = key(&*firewall), %error, seconds = wait.as_secs(), "tried again");
     }
     Action::requeue(wait)
 }
@@ -352,6 +353,7 @@ impl<'a> Worker<'a> {
             handover_keys: handover_keys.clone(),
             lifeline: handed_out.lifeline.clone(),
             renew: renewed.map(|certificate| certificate.serial.clone()),
+            life: self.approver.life,
         };
         let plan = plan::plan(&target, record, &access).map_err(|e| FirewallError::Access(self.object.clone(), e))?;
         provision.apply(&plan).await?;

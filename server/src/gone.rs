@@ -50,7 +50,7 @@ impl Sweeper {
                 continue;
             }
             if let Err(error) = self.clear(approver, &namespace, &name).await {
-                tracing::warn!(%error, "what is left of a Firewall that is gone could not be cleared away; tried again");
+                tracing::warn!(firewall = %format!("{namespace}/{name}"), %error, "what is left of a Firewall that is gone could not be cleared away; tried again");
             }
         }
         let due = self.accounts_at.is_none_or(|at| at.elapsed() >= ACCOUNTS_EVERY);
@@ -75,7 +75,7 @@ impl Sweeper {
         } else {
             let left = life::leave(&record, false, Timestamp::now());
             if let Err(error) = approver.save(&state, name, &left).await {
-                tracing::warn!(%error, "that the Firewall is gone could not be put on record");
+                tracing::warn!(firewall = %object, %error, "that the Firewall is gone could not be put on record");
             }
             // On with it at once: the namespace may go next, and with it what is known of the credential.
             left
@@ -87,7 +87,7 @@ impl Sweeper {
             tracing::info!(firewall = %object, deleted = gone.deleted, "the Firewall is gone: its objects are taken away, the shoot's state remembers it");
             self.cleared.insert(key, gone.since);
             if gone.deleted {
-                self.cut(approver, namespace, name, &state, &record).await;
+                self.cut(approver, namespace, name, &state, &record, &object).await;
             }
         }
         if is_over(approver, namespace, name, &gone, &record) {
@@ -99,7 +99,15 @@ impl Sweeper {
 
     /// Takes the lifeline of a Firewall that was deleted for good out of the shoot, unless another seed has the firewall by
     /// now. A shoot that is away, or refuses, keeps an account that opens one FirewallMonitor.
-    async fn cut(&self, approver: &Approver, namespace: &str, name: &FirewallName, state: &State, record: &Record) {
+    async fn cut(
+        &self,
+        approver: &Approver,
+        namespace: &str,
+        name: &FirewallName,
+        state: &State,
+        record: &Record,
+        object: &str,
+    ) {
         let Some(shoot) = approver.shoots.known(namespace) else {
             return;
         };
@@ -111,11 +119,11 @@ impl Sweeper {
         let taken_up = shoot.newest_known(name.as_str()).map(|report| report.taken_up);
         let highest = told.into_iter().chain(taken_up).max();
         if highest.is_some_and(|order| order.authority > record.order.authority) {
-            tracing::info!(%namespace, firewall = %name, "another seed has this firewall: its lifeline stays");
+            tracing::info!(firewall = %object, "another seed has this firewall: its lifeline stays");
             return;
         }
         if let Err(failure) = lifeline::remove(&shoot, name).await {
-            tracing::warn!(%failure, "the lifeline of a Firewall that was deleted stays in the shoot");
+            tracing::warn!(firewall = %object, %failure, "the lifeline of a Firewall that was deleted stays in the shoot");
         }
     }
 }

@@ -103,7 +103,7 @@ pub async fn publish(
         record.handover.as_ref().map(|pending| pending.reason.as_str()),
     );
     let sealed = sent.sealed_to.is_some();
-    tracing::info!(firewall = %sending.firewall, namespace = sending.namespace, %order, reason, sealed, "handover written into the FirewallMonitor");
+    tracing::info!(firewall = %format!("{}/{}", sending.namespace, sending.firewall), handover = %order, reason, sealed, "handover written into the FirewallMonitor");
     Ok(None)
 }
 

@@ -22,10 +22,11 @@ use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
+use tokio_util::sync::CancellationToken;
 use tower_http::limit::RequestBodyLimitLayer;
 use tower_http::timeout::TimeoutLayer;
 
-use crate::core::health::{self, Check, Question};
+use crate::core::health::{self, Check, Health, Question};
 use crate::health::Served;
 use crate::metrics;
 
@@ -47,14 +48,24 @@ pub enum HttpError {
     Listen(SocketAddr, std::io::Error),
 }
 
-/// Listens from here on.
-pub async fn start(address: SocketAddr, served: Arc<Served>) -> Result<(), HttpError> {
+/// Listens from here on; the task is what serves. Once it is told to stop, it says so to whoever asks whether it is ready.
+pub async fn start(
+    address: SocketAddr,
+    served: Arc<Served>,
+    stop: CancellationToken,
+) -> Result<impl Future<Output = ()>, HttpError> {
     let failed = |e| HttpError::Listen(address, e);
     let listener = bind(address).await.map_err(failed)?;
     let listen = listener.local_addr().map_err(failed)?;
     tracing::info!(%listen, "health and metrics are served");
-    tokio::spawn(accept(listener, router(served)));
-    Ok(())
+    Ok(accept(listener, router(Asked { served, stop })))
+}
+
+/// What answers come from.
+#[derive(Clone)]
+struct Asked {
+    served: Arc<Served>,
+    stop: CancellationToken,
 }
 
 /// All addresses are those of IPv4 where a machine has no IPv6.
@@ -67,7 +78,7 @@ async fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
     }
 }
 
-fn router(served: Arc<Served>) -> Router {
+fn router(asked: Asked) -> Router {
     Router::new()
         .route("/healthz", get(healthz))
         .route("/healthz/{*only}", get(healthz))
@@ -79,7 +90,7 @@ fn router(served: Arc<Served>) -> Router {
             StatusCode::SERVICE_UNAVAILABLE,
             ANSWERED_WITHIN,
         ))
-        .with_state(served)
+        .with_state(asked)
 }
 
 async fn accept(listener: TcpListener, router: Router) {
@@ -128,9 +139,15 @@ async fn healthz(only: Option<Path<String>>, Query(query): Pairs) -> Response {
     answer("healthz", &Served::alive(), only, query)
 }
 
-async fn readyz(State(served): State<Arc<Served>>, only: Option<Path<String>>, Query(query): Pairs) -> Response {
-    let checks = served.ready();
-    served.tell(&checks);
+async fn readyz(State(asked): State<Asked>, only: Option<Path<String>>, Query(query): Pairs) -> Response {
+    let mut checks = asked.served.ready();
+    asked.served.tell(&checks);
+    if asked.stop.is_cancelled() {
+        checks.insert(
+            0,
+            Check::new("stop", Health::Away("it was told to stop and is ending".into())),
+        );
+    }
     answer("readyz", &checks, only, query)
 }
 
@@ -151,7 +168,7 @@ fn answer(endpoint: &str, checks: &[Check], only: Option<Path<String>>, query: V
     response(status, "text/plain; charset=utf-8", body)
 }
 
-async fn scrape(State(served): State<Arc<Served>>) -> Response {
+async fn scrape(State(Asked { served, .. }): State<Asked>) -> Response {
     match served.metrics.text(&served.standings()) {
         Ok(text) => response(StatusCode::OK, metrics::CONTENT_TYPE, text),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
@@ -178,7 +195,11 @@ mod tests {
         // The answer does not fit into what is on the way.
         let (mut client, server) = tokio::io::duplex(64);
         let life = Duration::from_millis(200);
-        let served = tokio::spawn(serve(server, router(Arc::new(Served::new())), life));
+        let asked = Asked {
+            served: Arc::new(Served::new()),
+            stop: CancellationToken::new(),
+        };
+        let served = tokio::spawn(serve(server, router(asked), life));
         let request = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
         client.write_all(request).await.unwrap();
         tokio::time::timeout(Duration::from_secs(10), served)

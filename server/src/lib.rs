@@ -34,15 +34,36 @@ mod shoots;
 mod sight;
 mod state;
 mod status;
+mod tasks;
 mod watches;
 
-/// Runs what the command line says, until the process is told to stop.
-pub async fn run(args: args::Args) -> anyhow::Result<()> {
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::CommandFactory;
+use cluster::{log, process, settings};
+
+use args::{Args, Command};
+
+/// The whole program.
+pub async fn main() -> ExitCode {
+    let args: Args = match settings::read() {
+        Ok(args) => args,
+        Err(code) => return code,
+    };
     match args.command {
-        args::Command::Run(run) => {
-            cluster::log::init(run.log_format.into());
-            run::run(run).await
+        Command::Run(run) => {
+            log::init(run.log_format, run.log_level);
+            settings::warn_of_strangers(&Args::command());
+            process::serve("firewall-approver", |stop| run::run(run, stop)).await
         }
-        args::Command::Export(export) => export::export(&export).await,
+        Command::Export(export) => match export::export(&export).await {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                // Nobody is left to be told that this failed too.
+                let _ = writeln!(std::io::stderr(), "firewall-approver: {error:#}");
+                ExitCode::FAILURE
+            }
+        },
     }
 }

@@ -46,7 +46,7 @@ impl News<'_> {
         match (before.and_then(pending), pending(after)) {
             (None, Some(reason)) => {
                 self.approver.metrics.hands_over(&reason);
-                tracing::warn!(%firewall, %reason, order = %after.order, "the firewall has to come in anew");
+                tracing::warn!(%firewall, %reason, handover = %after.order, "the firewall has to come in anew");
             }
             (Some(reason), None) => {
                 let since = before.and_then(|b| b.handover.as_ref()).map(|pending| pending.since);

@@ -24,10 +24,15 @@ use cluster::api::call;
 use cluster::client;
 use cluster::failure::{Class, Failure};
 
+use crate::args::BootstrapCredential;
+use crate::core::health::Health;
 use crate::core::plan;
+use crate::health::Words;
 use crate::seed::Seed;
 use crate::selftest::{self, dry_run, is_of};
 
+const ATTEMPTS: u32 = 3;
+const AGAIN: Duration = Duration::from_secs(2);
 const PROBE_LIFE: SignedDuration = SignedDuration::from_mins(10);
 /// The only authorizer whose rules a review may leave out: it speaks of nodes alone, and no token is one.
 const NODE_AUTHORIZER: &str = "node authorizer does not support user rule resolution";
@@ -47,6 +52,46 @@ pub enum ProbeError {
         "--bootstrap-credential=token, but {0}: apply manifests/seed with its policies, or use --bootstrap-credential=service-account"
     )]
     NotHeld(String),
+}
+
+/// Which credential a start chooses.
+pub async fn begin(
+    chosen: BootstrapCredential,
+    seed: &Seed,
+    key: &SeedKey,
+    words: &Words,
+) -> Result<CredentialKind, ProbeError> {
+    words.say("bootstrap-credential", Health::Good);
+    match chosen {
+        BootstrapCredential::ServiceAccount => Ok(CredentialKind::ServiceAccount),
+        BootstrapCredential::Token => {
+            tokens_work(seed, key).await?;
+            Ok(CredentialKind::Token)
+        }
+        BootstrapCredential::Auto => {
+            let (kind, why) = choose_patiently(seed, key).await.unwrap_or_else(|failure| {
+                words.failed("bootstrap-credential", &failure);
+                (
+                    CredentialKind::ServiceAccount,
+                    format!("the probe with a bootstrap token failed: {failure}"),
+                )
+            });
+            tracing::info!(?kind, "bootstrap credential: {why}");
+            Ok(kind)
+        }
+    }
+}
+
+/// A kind that is chosen for an answer that did not come revokes what machines hold.
+async fn choose_patiently(seed: &Seed, key: &SeedKey) -> Result<(CredentialKind, String), Failure> {
+    let mut attempts = 0;
+    loop {
+        attempts += 1;
+        match choose(seed, key).await {
+            Err(_) if attempts < ATTEMPTS => tokio::time::sleep(AGAIN).await,
+            chosen => return chosen,
+        }
+    }
 }
 
 /// Which credential is safe on this seed, and why; an error if it could not be found out.

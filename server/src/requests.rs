@@ -64,7 +64,7 @@ fn failing(csr: &CertificateSigningRequest) -> String {
 #[allow(clippy::needless_pass_by_value, reason = "as the controller calls it")]
 pub fn retry(csr: Arc<CertificateSigningRequest>, error: &RequestError, approver: Arc<Approver>) -> Action {
     let wait = approver.retries.failed(&failing(&csr), RETRY);
-    tracing::warn!(%error, seconds = wait.as_secs(), "tried again");
+    tracing::warn!(firewall = firewall_of(&csr, &approver), request = %csr.name_any(), %error, seconds = wait.as_secs(), "tried again");
     Action::requeue(wait)
 }
 
@@ -104,6 +104,7 @@ async fn look_at(csr: &CertificateSigningRequest, approver: &Approver) -> Result
             decision => break decision,
         }
     };
+    tracing::debug!(firewall = firewall_of(csr, approver), request = %name, ?decision, "decided");
     carry_out(csr, decision, approver, now).await
 }
 
@@ -162,7 +163,7 @@ fn follow(
         "it was approved at {since:.0} and no certificate came: does kube-controller-manager run with csrsigning and a key for {}? On a seed that signs none, run the approver with --seed-access=token",
         names::SIGNER
     );
-    tracing::warn!(request = %csr.name_any(), firewall = %read.firewall, reason = %Reason::ApprovedNotIssued, "{why}");
+    tracing::warn!(firewall = firewall_of(csr, approver), request = %csr.name_any(), reason = %Reason::ApprovedNotIssued, "{why}");
     tell_firewall(csr, Reason::ApprovedNotIssued, &why, Timestamp::now(), approver);
     let requester = csr.spec.username.as_deref().unwrap_or_default();
     let said = (true, Reason::ApprovedNotIssued, "Sign");
@@ -190,12 +191,13 @@ async fn carry_out(
 ) -> Result<Action, RequestError> {
     let name = csr.name_any();
     let requester = csr.spec.username.as_deref().unwrap_or_default();
+    let firewall = firewall_of(csr, approver);
     let dry_run = approver.dry_run;
     match decision {
         Decision::Ignore { reason, why } => {
             if let Some(reason) = reason {
                 approver.metrics.decided(Decided::Ignored, Some(reason));
-                tracing::warn!(request = %name, %requester, %reason, dry_run, "ignored: {why}");
+                tracing::warn!(firewall, request = %name, %requester, %reason, dry_run, "ignored: {why}");
                 if !dry_run {
                     approver
                         .events
@@ -215,7 +217,7 @@ async fn carry_out(
             }
             if approver.is_news(&name, reason.as_str()) {
                 approver.metrics.decided(Decided::Waits, Some(reason));
-                tracing::info!(request = %name, %requester, %reason, dry_run, "not decided yet: {why}");
+                tracing::info!(firewall, request = %name, %requester, %reason, dry_run, "not decided yet: {why}");
                 if !dry_run {
                     approver.events.of_request(csr, requester, (true, reason, "Wait"), &why);
                     tell_firewall(csr, reason, &why, now, approver);
@@ -228,7 +230,7 @@ async fn carry_out(
                 return Ok(Action::requeue(Duration::from_millis(100)));
             }
             approver.metrics.decided(Decided::Denied, Some(reason));
-            tracing::warn!(request = %name, %requester, %reason, dry_run, "denied: {why}");
+            tracing::warn!(firewall, request = %name, %requester, %reason, dry_run, "denied: {why}");
             if !dry_run {
                 approver.events.of_request(csr, requester, (true, reason, "Deny"), &why);
             }
@@ -269,11 +271,21 @@ async fn carry_out(
                     .of_request(csr, requester, said, names::APPROVED_MESSAGE);
             }
             approver.metrics.decided(Decided::Approved, Some(Reason::AutoApproved));
-            tracing::info!(request = %name, %requester, %namespace, %firewall, dry_run, "approved");
+            let firewall = format!("{namespace}/{firewall}");
+            tracing::info!(firewall, request = %name, %requester, dry_run, "approved");
             Ok(Action::requeue(SIGNING_GRACE))
         }
         // Answered in the loop above; nothing is written for it.
         Decision::Review(_) => Ok(Action::requeue(retry_after(csr, now))),
+    }
+}
+
+/// The firewall that a request names, as log lines name it: with its namespace, where there is one of that name.
+pub fn firewall_of(csr: &CertificateSigningRequest, approver: &Approver) -> Option<String> {
+    let name = csr::read(&csr.spec.request.0).ok()?.firewall.to_string();
+    match approver.firewalls_named(&name).as_slice() {
+        [only] => Some(key(&**only)),
+        _ => Some(name),
     }
 }
 

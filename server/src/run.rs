@@ -1,4 +1,4 @@
-//! Composition: connects, asks for its own rights, fills the caches, and runs the two workers until a signal comes.
+//! Composition: connects, asks for its own rights, fills the caches, and runs the two workers until it is told to stop.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, RwLock};
@@ -15,14 +15,13 @@ use kube::core::DeserializeGuard;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::{Controller, controller, watcher};
 use kube::{Api, ResourceExt};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, broadcast, mpsc};
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use cluster::firewall::Firewall;
 use cluster::lease::Elector;
 use cluster::operator::Operator;
+use cluster::process;
 
 use crate::approver::{Applied, Approver};
 use crate::args::{BootstrapCredential, Run};
@@ -40,6 +39,7 @@ use crate::retries::Retries;
 use crate::seed::Seed;
 use crate::selftest::SelfTest;
 use crate::shoots::Shoots;
+use crate::tasks::{self, Tasks, release};
 use crate::watches::{cache, controlled, drain, listen, received, scopes};
 use crate::{clock, credential, evidence, firewalls, http, preflight, probe, requests};
 
@@ -53,30 +53,51 @@ const SWEEP: Duration = Duration::from_secs(300);
 const GONE_AGAIN: Duration = Duration::from_secs(15);
 /// How often it is looked at where firewalls reach this seed, and at the approver's own kubeconfig.
 const SURROUNDINGS_AGAIN: Duration = Duration::from_secs(10);
-const PROBE_ATTEMPTS: u32 = 3;
-const ERROR_RETRY: Duration = Duration::from_secs(2);
+const FIREWALLS: &str = "worker for Firewalls";
+const REQUESTS: &str = "worker for requests";
 
-pub async fn run(run: Run) -> anyhow::Result<()> {
+/// Until `stop`, which may come at any time, while it still waits to lead too.
+pub async fn run(run: Run, stop: CancellationToken) -> anyhow::Result<()> {
     let served = Arc::new(Served::new());
-    http::start(run.listen, Arc::clone(&served)).await?;
+    let mut watches = Tasks::new(stop.clone());
+    let http = http::start(run.listen, Arc::clone(&served), stop.clone()).await?;
+    watches.spawn("HTTP server", http);
     let operator = Operator::connect(run.kubeconfig.as_deref()).await?;
+    let identity = run.identity.clone().unwrap_or_else(process::unique_name);
+    let lease = lease_of(&run.namespaces);
+    let elector = Elector::new(operator.client(), &run.own_namespace, &lease, &identity);
+    let started = tokio::select! {
+        started = start(&run, operator, &elector, &identity, &served, watches) => Some(started?),
+        () = stop.cancelled() => None,
+    };
+    if let Some(workers) = started {
+        workers.until_told_to_stop(&run, &elector).await?;
+    }
+    if !run.dry_run {
+        release(&elector).await;
+    }
+    Ok(())
+}
+
+/// All that is asked and chosen before the work begins; in between it waits to lead.
+async fn start(
+    run: &Run,
+    operator: Operator,
+    elector: &Elector,
+    identity: &str,
+    served: &Served,
+    mut watches: Tasks,
+) -> anyhow::Result<Workers> {
     let client = operator.client();
-    preflight::check(&client, &run).await?;
+    preflight::check(&client, run).await?;
     let mut selftest = SelfTest::new(client.clone(), &run.namespaces);
     selftest.held().await?;
-    let identity = run.identity.clone().unwrap_or_else(cluster::process::unique_name);
-    let elector = Elector::new(
-        client.clone(),
-        &run.own_namespace,
-        &lease_of(&run.namespaces),
-        &identity,
-    );
     // A dry run writes nothing that two could write differently, and may stand beside whoever leads.
     let leads = (!run.dry_run).then(|| elector.leadership());
     let work = leads
         .as_ref()
         .map_or_else(|| client.clone(), |leads| leads.client(client.clone()));
-    let seed = Seed::connect(operator, work, leads, &run).await?;
+    let seed = Seed::connect(operator, work, leads, run).await?;
     if !run.dry_run {
         served.waits();
         let waiting = |why: &str| tracing::info!(%identity, "waiting to lead: {why}");
@@ -86,48 +107,13 @@ pub async fn run(run: Run) -> anyhow::Result<()> {
     served.leads(seed.leads.clone());
     let key = credential::seed_key(&seed).await?;
     let words = Words::default();
-    words.say("bootstrap-credential", Health::Good);
-    let kind = match run.bootstrap_credential {
-        BootstrapCredential::ServiceAccount => CredentialKind::ServiceAccount,
-        BootstrapCredential::Token => {
-            probe::tokens_work(&seed, &key).await?;
-            CredentialKind::Token
-        }
-        BootstrapCredential::Auto => {
-            let chosen = probe_patiently(&seed, &key).await;
-            let (kind, why) = chosen.unwrap_or_else(|failure| {
-                words.failed("bootstrap-credential", &failure);
-                (
-                    CredentialKind::ServiceAccount,
-                    format!("the probe with a bootstrap token failed: {failure}"),
-                )
-            });
-            tracing::info!(?kind, "bootstrap credential: {why}");
-            kind
-        }
-    };
+    let kind = probe::begin(run.bootstrap_credential, &seed, &key, &words).await?;
     tracing::info!(
         seed = %seed.id, server = %seed.endpoint().server, dry_run = run.dry_run,
         "serving this seed; firewalls work with {}s (--seed-access)", Mode::from(run.seed_access).as_str()
     );
-    let mut workers = Workers::start(seed, key, kind, words, &served, &run).await?;
-    workers.watches.spawn(selftest.keep(run.poll_interval));
-    workers.until_told_to_stop(&run, &elector).await
-}
-
-/// A kind that is chosen for an answer that did not come revokes what machines hold.
-async fn probe_patiently(
-    seed: &Seed,
-    key: &contract::token::SeedKey,
-) -> Result<(CredentialKind, String), cluster::failure::Failure> {
-    let mut attempts = 0;
-    loop {
-        attempts += 1;
-        match probe::choose(seed, key).await {
-            Err(_) if attempts < PROBE_ATTEMPTS => tokio::time::sleep(ERROR_RETRY).await,
-            chosen => return chosen,
-        }
-    }
+    watches.spawn("self-test of the policies", selftest.keep(run.poll_interval));
+    Workers::start(seed, key, kind, words, served, run, watches).await
 }
 
 /// Approvers for different namespaces do not stand in for one another.
@@ -144,9 +130,8 @@ fn lease_of(namespaces: &[String]) -> String {
 struct Workers {
     approver: Arc<Approver>,
     /// Workers end when told to; watches are dropped with the process.
-    workers: JoinSet<&'static str>,
-    watches: JoinSet<&'static str>,
-    stop: CancellationToken,
+    workers: Tasks,
+    watches: Tasks,
 }
 
 impl Workers {
@@ -157,9 +142,10 @@ impl Workers {
         words: Words,
         served: &Served,
         run: &Run,
+        mut watches: Tasks,
     ) -> anyhow::Result<Self> {
-        let stop = CancellationToken::new();
-        let (mut workers, mut watches) = (JoinSet::new(), JoinSet::new());
+        let stop = watches.stop.clone();
+        let mut workers = Tasks::new(stop.clone());
         let client = seed.client.clone();
         let named = |name: &str| watcher::Config::default().fields(&format!("metadata.name={name}"));
         let (changed, mut changed_shoots) = mpsc::unbounded_channel::<String>();
@@ -237,6 +223,7 @@ impl Workers {
             key,
             kind: RwLock::new(kind),
             mode: run.seed_access.into(),
+            life: run.certificate_duration.map(|life| life.as_secs()),
             dry_run: run.dry_run,
             poll: run.poll_interval,
             namespaces: run.namespaces.clone(),
@@ -281,8 +268,12 @@ impl Workers {
                 .reconcile_on(trigger)
                 .with_config(controller::Config::default().concurrency(16))
                 .graceful_shutdown_on(stop.clone().cancelled_owned())
-                .run(firewalls::reconcile, firewalls::retry, Arc::clone(&approver));
-            workers.spawn(drain("worker for Firewalls", worker));
+                .run(
+                    |firewall, approver| process::named(FIREWALLS, firewalls::reconcile(firewall, approver)),
+                    firewalls::retry,
+                    Arc::clone(&approver),
+                );
+            workers.spawn(FIREWALLS, drain(FIREWALLS, worker));
         }
         let waking = Arc::clone(&approver);
         let trigger = received(woken_requests).map(move |name| {
@@ -293,24 +284,26 @@ impl Workers {
             .reconcile_on(trigger)
             .with_config(controller::Config::default().concurrency(16))
             .graceful_shutdown_on(stop.clone().cancelled_owned())
-            .run(requests::reconcile, requests::retry, Arc::clone(&approver));
-        workers.spawn(drain("worker for requests", worker));
+            .run(
+                |request, approver| process::named(REQUESTS, requests::reconcile(request, approver)),
+                requests::retry,
+                Arc::clone(&approver),
+            );
+        workers.spawn(REQUESTS, drain(REQUESTS, worker));
         let waking = Arc::clone(&approver);
-        watches.spawn(async move {
+        watches.spawn("waking of Firewalls", async move {
             while let Some(firewall) = woken_firewalls.recv().await {
                 waking.waits("firewalls", &format!("{}/{}", firewall.0, firewall.1));
                 let _ = woken.send(firewall);
             }
-            "waking of Firewalls"
         });
         let waker = Arc::clone(&approver);
-        watches.spawn(async move {
+        watches.spawn("waking of shoots", async move {
             // A shoot's state or its access came, changed or went. Whoever changed it cannot wake them himself: the
             // cache would not have it yet.
             while let Some(namespace) = changed_shoots.recv().await {
                 waker.wake_shoot(&namespace);
             }
-            "waking of shoots"
         });
         if !run.dry_run {
             // Where nobody works with certificates, what becomes of their CAs is nobody's business, and perhaps none is signed.
@@ -318,11 +311,11 @@ impl Workers {
                 approver
                     .words
                     .say("signer", Health::Away("no canary was made yet".into()));
-                watches.spawn(canary::keep(Arc::clone(&approver)));
-                watches.spawn(canary::ask(Arc::clone(&approver)));
+                watches.spawn("making of canaries", canary::keep(Arc::clone(&approver)));
+                watches.spawn("asking of canaries", canary::ask(Arc::clone(&approver)));
             }
             let sweeping = Arc::clone(&approver);
-            watches.spawn(async move {
+            watches.spawn("sweeper", async move {
                 let mut sweeper = Sweeper::default();
                 loop {
                     let _ = tokio::time::timeout(GONE_AGAIN, bereft.notified()).await;
@@ -330,20 +323,20 @@ impl Workers {
                 }
             });
         }
-        watches.spawn(clock::watch(Arc::clone(&approver)));
-        watches.spawn(surroundings(Arc::clone(&approver), run.clone()));
+        watches.spawn("check of the clock", clock::watch(Arc::clone(&approver)));
+        watches.spawn(
+            "watch of the surroundings",
+            surroundings(Arc::clone(&approver), run.clone()),
+        );
         Ok(Self {
             approver,
             workers,
             watches,
-            stop,
         })
     }
 
-    /// A signal ends it in good order, a second one at once; a worker that dies ends it with its name.
+    /// A worker that dies ends it with its name.
     async fn until_told_to_stop(mut self, run: &Run, elector: &Elector) -> anyhow::Result<()> {
-        let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
-        let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
         let mut sweep = tokio::time::interval_at(tokio::time::Instant::now() + SWEEP, SWEEP);
         let mut probe_again = tokio::time::interval_at(tokio::time::Instant::now() + PROBE_AGAIN, PROBE_AGAIN);
         // Whoever leads no more ends: what it knows may be old when it leads again.
@@ -354,32 +347,25 @@ impl Workers {
             elector.keep().await
         };
         let mut lost = std::pin::pin!(lost);
+        let stop = self.workers.stop.clone();
         loop {
             tokio::select! {
-                _ = terminate.recv() => break,
-                _ = interrupt.recv() => break,
+                // Workers end by themselves then, and that is no fault.
+                biased;
+                () = stop.cancelled() => break,
                 lost = &mut lost => return Err(lost.into()),
-                Some(ended) = self.workers.join_next() => return Err(ended_by_itself(ended)),
-                Some(ended) = self.watches.join_next() => return Err(ended_by_itself(ended)),
+                error = self.workers.ended() => return Err(error),
+                error = self.watches.ended() => return Err(error),
                 _ = sweep.tick() => self.approver.forget_the_gone(),
                 _ = probe_again.tick() => self.probe(run.bootstrap_credential).await?,
             }
         }
-        tracing::info!("told to stop");
-        self.stop.cancel();
+        let leads = self.approver.seed.leads.clone();
+        // What is under way may be written as long as it is led.
         tokio::select! {
-            () = tokio::time::sleep(Duration::from_secs(10)) => {}
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-            () = async { while self.workers.join_next().await.is_some() {} } => {}
+            lost = lost => Err(lost.into()),
+            () = tasks::drain(self.workers, self.watches, leads.as_ref()) => Ok(()),
         }
-        self.watches.shutdown().await;
-        if !run.dry_run
-            && let Err(failure) = elector.release().await
-        {
-            tracing::warn!(%failure, "the lease was not released: the next replica waits until it ends");
-        }
-        Ok(())
     }
 
     async fn probe(&self, chosen: BootstrapCredential) -> anyhow::Result<()> {
@@ -421,7 +407,7 @@ impl Workers {
 }
 
 /// Follows where firewalls reach this seed, and how the approver does.
-async fn surroundings(approver: Arc<Approver>, run: Run) -> &'static str {
+async fn surroundings(approver: Arc<Approver>, run: Run) {
     loop {
         tokio::time::sleep(SURROUNDINGS_AGAIN).await;
         match approver.seed.follow(&run).await {
@@ -451,8 +437,4 @@ async fn surroundings(approver: Arc<Approver>, run: Run) -> &'static str {
             Err(_) => {}
         }
     }
-}
-
-fn ended_by_itself(ended: Result<&'static str, tokio::task::JoinError>) -> anyhow::Error {
-    anyhow::anyhow!("the {} ended by itself", ended.unwrap_or("task that panicked"))
 }

@@ -25,6 +25,7 @@ use cluster::client;
 use cluster::failure::Failure;
 use cluster::firewall::FirewallMonitor;
 use cluster::lease::Leadership;
+use cluster::process::named;
 
 use crate::core::handover;
 use crate::core::health::Watch;
@@ -146,7 +147,7 @@ impl Shoots {
             (Arc::clone(&shoot.monitors), Arc::clone(&shoot.newest))
         });
         let (namespace, changed, kept) = (namespace.to_owned(), self.changed.clone(), Arc::clone(&monitors));
-        let watch = tokio::spawn(async move {
+        let watch = tokio::spawn(named("watch of FirewallMonitors", async move {
             let mut stream = std::pin::pin!(stream);
             let mut failing = false;
             while let Some(event) = stream.next().await {
@@ -180,7 +181,7 @@ impl Shoots {
                     let _ = changed.send((namespace.clone(), name));
                 }
             }
-        });
+        }));
         Shoot {
             client,
             ca,

@@ -12,12 +12,12 @@ use kube::runtime::{Controller, WatchStreamExt, controller, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::sync::{broadcast, mpsc, watch};
-use tokio::task::JoinSet;
 
 use cluster::firewall::Firewall;
 
 use crate::core::retry;
 use crate::pulse::Pulse;
+use crate::tasks::Tasks;
 
 const WAIT_FIRST: Duration = Duration::from_millis(500);
 const WAIT_LONGEST: Duration = Duration::from_secs(5);
@@ -159,7 +159,7 @@ impl Complete {
 
 /// A cache of objects that is kept by a watch; the namespaces of those that changed are told to `changed`.
 pub fn cache<K>(
-    tasks: &mut JoinSet<&'static str>,
+    tasks: &mut Tasks,
     what: &'static str,
     api: Api<K>,
     config: watcher::Config,
@@ -175,7 +175,7 @@ where
         .backoff(backoff())
         .reflect(writer)
         .touched_objects();
-    tasks.spawn(async move {
+    tasks.spawn(what, async move {
         let mut events = std::pin::pin!(events);
         let mut failing = false;
         while let Some(event) = events.next().await {
@@ -189,7 +189,6 @@ where
                 let _ = changed.send(object.namespace().unwrap_or_default());
             }
         }
-        what
     });
     store
 }
@@ -217,10 +216,7 @@ pub fn received<T>(receiver: mpsc::UnboundedReceiver<T>) -> impl Stream<Item = T
 
 /// Runs a worker to its end. Its own errors were logged where they arose; those of its watch are said here, once each
 /// time they begin.
-pub async fn drain<T, E, Q>(
-    name: &'static str,
-    results: impl Stream<Item = Result<T, controller::Error<E, Q>>>,
-) -> &'static str
+pub async fn drain<T, E, Q>(name: &'static str, results: impl Stream<Item = Result<T, controller::Error<E, Q>>>)
 where
     E: std::error::Error + 'static,
     Q: std::error::Error + 'static,
@@ -236,7 +232,6 @@ where
         }
         failing = queue_failed;
     }
-    name
 }
 
 #[cfg(test)]

@@ -136,10 +136,14 @@ impl Program {
         let _ = self.child.wait();
     }
 
+    pub fn signal(&self, signal: rustix::process::Signal) -> anyhow::Result<()> {
+        let id = rustix::process::Pid::from_child(&self.child);
+        Ok(rustix::process::kill_process(id, signal)?)
+    }
+
     /// SIGTERM, and the exit code.
     pub async fn stop(mut self) -> anyhow::Result<Option<i32>> {
-        let id = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(id, rustix::process::Signal::TERM)?;
+        self.signal(rustix::process::Signal::TERM)?;
         self.ended(Duration::from_secs(15)).await
     }
 

@@ -19,7 +19,7 @@ async fn d1_after_a_kill_between_any_two_writes_of_a_move_the_next_start_goes_on
         let older = fixture.good(&machine, order(2, 9));
         machine.watch = None;
         drop(machine);
-        let request = crate::store::new_request(&name(), &fixture.key, false).unwrap();
+        let request = crate::store::new_request(&name(), &fixture.key, false, 3600).unwrap();
         let switching = Switching {
             serial: new.issued.serial.clone(),
             order: Some(pending.order()),

@@ -57,6 +57,9 @@ pub(crate) struct StoredRequest {
     pub pem: String,
     #[serde(default)]
     pub replacement: bool,
+    /// The life in seconds that it asks for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub life: Option<i64>,
 }
 
 /// What was taken up, so that it is taken up once.
@@ -78,6 +81,9 @@ pub(crate) struct Handled {
     /// Hash of the lifeline that the seed offered last and that was taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lifeline: Option<String>,
+    /// The life in seconds that was asked for what we work with: the signer may have given less.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub life: Option<i64>,
 }
 
 /// A switch to another seed under way. Until the pair is in force, the seed of before is.
@@ -97,11 +103,13 @@ pub(crate) fn new_request(
     firewall: &FirewallName,
     key: &PrivateKey,
     replacement: bool,
+    life: i64,
 ) -> Result<StoredRequest, CsrError> {
     let pem = csr::write(firewall, key)?;
     Ok(StoredRequest {
         name: csr::object_name(&pem)?,
         pem,
         replacement,
+        life: Some(life),
     })
 }

@@ -330,6 +330,7 @@ fn planned(shoot: Option<&ShootSecrets>, record: &Record) -> Plan {
         handover_keys: vec![PrivateKey::generate().unwrap().public()],
         lifeline: Some("lifeline".to_owned().into()),
         renew: None,
+        life: None,
     };
     plan(&firewall(&name(), shoot), record, &access).unwrap()
 }

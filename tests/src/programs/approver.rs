@@ -57,7 +57,7 @@ impl ApproverHome {
         environment: &[(&str, &str)],
     ) -> anyhow::Result<Program> {
         let name = self.name();
-        let mut all = vec![("POD_NAME", name.as_str())];
+        let mut all = named(&name).to_vec();
         all.extend(environment);
         Program::start_in(&self.program()?, args, &self.log_path(), killed, &all)
     }
@@ -125,11 +125,8 @@ impl ApproverHome {
         .to_vec();
         args.extend(more.iter().map(ToString::to_string));
         let name = self.name();
-        let environment = [
-            ("POD_NAME", name.as_str()),
-            ("KUBERNETES_SERVICE_HOST", host),
-            ("KUBERNETES_SERVICE_PORT", port),
-        ];
+        let mut environment = named(&name).to_vec();
+        environment.extend([("KUBERNETES_SERVICE_HOST", host), ("KUBERNETES_SERVICE_PORT", port)]);
         Program::spawn(clean(Command::new("unshare")), &args, &self.log_path(), &environment)
     }
 
@@ -147,6 +144,12 @@ impl ApproverHome {
     pub fn start_with(&self, args: &[&str]) -> anyhow::Result<Program> {
         let args: Vec<String> = args.iter().map(ToString::to_string).collect();
         self.spawn(&args, None, &[])
+    }
+
+    /// Both of the caller's alone.
+    pub fn start_alone(&self, environment: &[(&str, &str)], args: &[&str]) -> anyhow::Result<Program> {
+        let args: Vec<String> = args.iter().map(ToString::to_string).collect();
+        self.spawn(&args, None, environment)
     }
 
     pub fn kubeconfig(&self) -> PathBuf {
@@ -167,6 +170,11 @@ impl Drop for ApproverHome {
         let found = secrets::shown(&self.log(), &secrets::below(self.dir.path()));
         no_secrets(&self.log_path(), found);
     }
+}
+
+/// Who a replica is, in this version's words and in those of 0.1.0.
+fn named(name: &str) -> [(&'static str, &str); 2] {
+    [("FIREWALL_APPROVER_IDENTITY", name), ("POD_NAME", name)]
 }
 
 /// What the kubelet puts into a pod, and keeps up to date.

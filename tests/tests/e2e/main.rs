@@ -7,6 +7,7 @@
 //! - `canaries`: the CA of client certificates changes, in good order and in none
 //! - `consumers`: what a real client-go program sees of a roll, which is nothing
 //! - `credentials`: both kinds of bootstrap credential, their choice and their end
+//! - `endings`: how programs end: in good order, at once, and by a task that died
 //! - `health`: what the approver says of itself, dependency by dependency, and who cannot keep it from that (E1-E5)
 //! - `kills`: programs killed at each point of a move
 //! - `least`: the approver holds no right that it does not use, and names each that it misses
@@ -24,6 +25,8 @@
 //! - `rights`: what the issued certificate may do, and nothing else
 //! - `told`: what one reads of a firewall with kubectl alone
 //! - `upgrades`: other versions of both programs, before and after this one
+//! - `settings`: what is said by flags and environment, shown, refused, and acted on when it changes (D4)
+//! - `stories`: one firewall's story in the logs of both programs, and how much they say
 //! - `selftest`: the approver does not serve where a policy does not hold it
 //! - `input`: what people and other programs get wrong
 
@@ -36,6 +39,7 @@ mod canaries;
 mod consumers;
 mod credentials;
 mod disasters;
+mod endings;
 mod files;
 mod floods;
 mod follows;
@@ -56,6 +60,8 @@ mod restarts;
 mod rights;
 mod secrets;
 mod selftest;
+mod settings;
+mod stories;
 mod support;
 mod thieves;
 mod told;

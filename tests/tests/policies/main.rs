@@ -128,6 +128,7 @@ impl Site {
             handover_keys: vec![PrivateKey::generate().unwrap().public()],
             lifeline: None,
             renew: None,
+            life: None,
         };
         plan::plan(&target, record, &access).unwrap()
     }
