@@ -95,20 +95,20 @@ impl Elector {
         self.leadership.clone()
     }
 
-    /// Returns when this replica leads; until then `waiting` is told of whom it waits for, once each.
-    pub async fn acquire(&self, mut waiting: impl FnMut(&str)) {
+    /// Returns when this replica leads; until then `waiting` is told of whom it waits for, or why that is not known, once each.
+    pub async fn acquire(&self, mut waiting: impl FnMut(Result<&str, &Failure>)) {
         let mut seen: Option<Seen> = None;
         let mut told = String::new();
         loop {
             match self.try_once(&mut seen).await {
                 Ok(None) => return,
                 Ok(Some(holder)) if holder != told => {
-                    waiting(&format!("{holder:?} leads"));
+                    waiting(Ok(&holder));
                     told = holder;
                 }
                 Ok(Some(_)) => {}
                 Err(failure) if failure.class.words() != told => {
-                    waiting(&failure.to_string());
+                    waiting(Err(&failure));
                     failure.class.words().clone_into(&mut told);
                 }
                 Err(_) => {}

@@ -44,9 +44,12 @@ impl Served {
         let _ = self.approver.set(approver);
     }
 
-    /// It waits for its turn: nothing of it is missing.
-    pub fn waits(&self) {
-        *self.lead.lock().unwrap_or_else(PoisonError::into_inner) = Lead::Waits;
+    /// It waits for its turn: nothing of it is missing, if it knows whose turn it is.
+    pub fn waits(&self, failure: Option<&Failure>) {
+        let why = failure.map_or(Health::Good, |failure| {
+            core::failing(failure.class, &format!("{}: {}", failure.what, failure.class.words()))
+        });
+        *self.lead.lock().unwrap_or_else(PoisonError::into_inner) = Lead::Waits(why);
     }
 
     /// None: nobody else may write, and nobody is asked.
@@ -67,7 +70,7 @@ impl Served {
     pub fn ready(&self) -> Vec<Check> {
         let leader = match self.lead() {
             // A replica that waits is as good as one that leads: it can take over.
-            Lead::Waits => return vec![Check::new("start", Health::Good), Check::new("leader", Health::Good)],
+            Lead::Waits(why) => return vec![Check::new("start", Health::Good), Check::new("leader", why)],
             Lead::Leads(Some(leadership)) if !leadership.holds() => {
                 Health::Away("the lease could not be renewed".into())
             }
@@ -101,7 +104,7 @@ impl Served {
         let mut standings = Standings {
             leads: match self.lead() {
                 Lead::Leads(leadership) => leadership.is_none_or(|held| held.holds()),
-                Lead::Starts | Lead::Waits => false,
+                Lead::Starts | Lead::Waits(_) => false,
             },
             requests: cluster::count::sent(),
             ..Standings::default()
@@ -118,7 +121,8 @@ impl Served {
 enum Lead {
     #[default]
     Starts,
-    Waits,
+    /// And how it fares with that.
+    Waits(Health),
     Leads(Option<Leadership>),
 }
 
@@ -254,4 +258,30 @@ fn not_issued_since(request: &CertificateSigningRequest) -> Option<Timestamp> {
         return None;
     }
     Some(approved.last_update_time.as_ref()?.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use cluster::failure::Class;
+
+    use super::*;
+
+    #[test]
+    fn e2_a_replica_that_waits_is_ready_if_it_knows_for_whom() {
+        let served = Served::new();
+        served.waits(None);
+        assert!(served.ready().iter().all(|check| check.health == Health::Good));
+        let failure = Failure {
+            what: "get Lease firewall-approver/firewall-approver".into(),
+            class: Class::Unreachable,
+            detail: String::new(),
+        };
+        served.waits(Some(&failure));
+        let ready = served.ready();
+        let leader = ready.iter().find(|check| check.name == "leader").unwrap();
+        assert!(
+            matches!(&leader.health, Health::Away(why) if why.contains("get Lease")),
+            "{leader:?}"
+        );
+    }
 }

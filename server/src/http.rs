@@ -21,6 +21,7 @@ use hyper_util::service::TowerToHyperService;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 use tower_http::limit::RequestBodyLimitLayer;
@@ -58,7 +59,7 @@ pub async fn start(
     let listener = bind(address).await.map_err(failed)?;
     let listen = listener.local_addr().map_err(failed)?;
     tracing::info!(%listen, "health and metrics are served");
-    Ok(accept(listener, router(Asked { served, stop })))
+    Ok(accept(listener, router(Asked::of(served, stop))))
 }
 
 /// What answers come from.
@@ -66,6 +67,14 @@ pub async fn start(
 struct Asked {
     served: Arc<Served>,
     stop: CancellationToken,
+    scrapes: Arc<Semaphore>,
+}
+
+impl Asked {
+    fn of(served: Arc<Served>, stop: CancellationToken) -> Self {
+        let scrapes = Arc::new(Semaphore::new(1));
+        Self { served, stop, scrapes }
+    }
 }
 
 /// All addresses are those of IPv4 where a machine has no IPv6.
@@ -168,10 +177,18 @@ fn answer(endpoint: &str, checks: &[Check], only: Option<Path<String>>, query: V
     response(status, "text/plain; charset=utf-8", body)
 }
 
-async fn scrape(State(Asked { served, .. }): State<Asked>) -> Response {
-    match served.metrics.text(&served.standings()) {
-        Ok(text) => response(StatusCode::OK, metrics::CONTENT_TYPE, text),
-        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+/// One at a time, and where nobody else waits for it: of a large fleet it takes a while, and whoever asks may be many.
+async fn scrape(State(Asked { served, scrapes, .. }): State<Asked>) -> Response {
+    let Ok(turn) = scrapes.acquire_owned().await else {
+        return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+    };
+    let text = tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        served.metrics.text(&served.standings())
+    });
+    match text.await {
+        Ok(Ok(text)) => response(StatusCode::OK, metrics::CONTENT_TYPE, text),
+        _ => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
 }
 
@@ -195,10 +212,7 @@ mod tests {
         // The answer does not fit into what is on the way.
         let (mut client, server) = tokio::io::duplex(64);
         let life = Duration::from_millis(200);
-        let asked = Asked {
-            served: Arc::new(Served::new()),
-            stop: CancellationToken::new(),
-        };
+        let asked = Asked::of(Arc::new(Served::new()), CancellationToken::new());
         let served = tokio::spawn(serve(server, router(asked), life));
         let request = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
         client.write_all(request).await.unwrap();

@@ -1,6 +1,7 @@
 //! Composition: connects, asks for its own rights, fills the caches, and runs the two workers until it is told to stop.
 
 use std::collections::HashMap;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
@@ -15,11 +16,12 @@ use kube::core::DeserializeGuard;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::{Controller, controller, watcher};
 use kube::{Api, ResourceExt};
-use tokio::sync::{Notify, broadcast, mpsc};
+use tokio::sync::{Notify, broadcast, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use cluster::failure::Failure;
 use cluster::firewall::Firewall;
-use cluster::lease::Elector;
+use cluster::lease::{Elector, Lost};
 use cluster::operator::Operator;
 use cluster::process;
 
@@ -66,12 +68,23 @@ pub async fn run(run: Run, stop: CancellationToken) -> anyhow::Result<()> {
     let identity = run.identity.clone().unwrap_or_else(process::unique_name);
     let lease = lease_of(&run.namespaces);
     let elector = Elector::new(operator.client(), &run.own_namespace, &lease, &identity);
+    // Whoever leads no more ends: what it knows may be old when it leads again. The lease is kept from the moment on at which
+    // it is had, however long the rest of the start takes.
+    let (leading, leads) = oneshot::channel();
+    let lost = async {
+        if leads.await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        elector.keep().await
+    };
+    let mut lost = std::pin::pin!(lost);
     let started = tokio::select! {
-        started = start(&run, operator, &elector, &identity, &served, watches) => Some(started?),
+        started = start(&run, operator, &elector, &identity, &served, watches, leading) => Some(started?),
+        lost = &mut lost => return Err(lost.into()),
         () = stop.cancelled() => None,
     };
     if let Some(workers) = started {
-        workers.until_told_to_stop(&run, &elector).await?;
+        workers.until_told_to_stop(&run, lost).await?;
     }
     if !run.dry_run {
         release(&elector).await;
@@ -87,6 +100,7 @@ async fn start(
     identity: &str,
     served: &Served,
     mut watches: Tasks,
+    leading: oneshot::Sender<()>,
 ) -> anyhow::Result<Workers> {
     let client = operator.client();
     preflight::check(&client, run).await?;
@@ -99,9 +113,19 @@ async fn start(
         .map_or_else(|| client.clone(), |leads| leads.client(client.clone()));
     let seed = Seed::connect(operator, work, leads, run).await?;
     if !run.dry_run {
-        served.waits();
-        let waiting = |why: &str| tracing::info!(%identity, "waiting to lead: {why}");
+        let waiting = |why: Result<&str, &Failure>| match why {
+            Ok(holder) => {
+                served.waits(None);
+                tracing::info!(%identity, "waiting to lead: {holder:?} leads");
+            }
+            Err(failure) => {
+                served.waits(Some(failure));
+                tracing::info!(%identity, "waiting to lead: {failure}");
+            }
+        };
         elector.acquire(waiting).await;
+        // Whoever keeps it is there as long as this is.
+        let _ = leading.send(());
         tracing::info!(%identity, "leads");
     }
     served.leads(seed.leads.clone());
@@ -336,17 +360,15 @@ impl Workers {
     }
 
     /// A worker that dies ends it with its name.
-    async fn until_told_to_stop(mut self, run: &Run, elector: &Elector) -> anyhow::Result<()> {
+    async fn until_told_to_stop(
+        mut self,
+        run: &Run,
+        mut lost: Pin<&mut impl Future<Output = Lost>>,
+    ) -> anyhow::Result<()> {
         let mut sweep = tokio::time::interval_at(tokio::time::Instant::now() + SWEEP, SWEEP);
-        let mut probe_again = tokio::time::interval_at(tokio::time::Instant::now() + PROBE_AGAIN, PROBE_AGAIN);
-        // Whoever leads no more ends: what it knows may be old when it leads again.
-        let lost = async {
-            if run.dry_run {
-                std::future::pending::<()>().await;
-            }
-            elector.keep().await
-        };
-        let mut lost = std::pin::pin!(lost);
+        // Beside all else: it may take its time, and the lease has to be kept meanwhile.
+        let probes = probe_again(Arc::clone(&self.approver), run.bootstrap_credential);
+        let mut probes = std::pin::pin!(probes);
         let stop = self.workers.stop.clone();
         loop {
             tokio::select! {
@@ -357,7 +379,7 @@ impl Workers {
                 error = self.workers.ended() => return Err(error),
                 error = self.watches.ended() => return Err(error),
                 _ = sweep.tick() => self.approver.forget_the_gone(),
-                _ = probe_again.tick() => self.probe(run.bootstrap_credential).await?,
+                error = &mut probes => return Err(error),
             }
         }
         let leads = self.approver.seed.leads.clone();
@@ -367,42 +389,41 @@ impl Workers {
             () = tasks::drain(self.workers, self.watches, leads.as_ref()) => Ok(()),
         }
     }
+}
 
-    async fn probe(&self, chosen: BootstrapCredential) -> anyhow::Result<()> {
+/// Ends where a token opens more than it should and nothing holds it.
+async fn probe_again(approver: Arc<Approver>, chosen: BootstrapCredential) -> anyhow::Error {
+    loop {
+        tokio::time::sleep(PROBE_AGAIN).await;
         match chosen {
-            BootstrapCredential::Auto => self.probe_for_auto().await,
+            BootstrapCredential::Auto => probe_for_auto(&approver).await,
             BootstrapCredential::ServiceAccount => {}
             // Where the policy does not hold any more, nobody else keeps a token from asking for more.
-            BootstrapCredential::Token => match probe::tokens_work(&self.approver.seed, &self.approver.key).await {
-                Err(error @ ProbeError::NotHeld(_)) => return Err(error.into()),
+            BootstrapCredential::Token => match probe::tokens_work(&approver.seed, &approver.key).await {
+                Err(error @ ProbeError::NotHeld(_)) => return error.into(),
                 Err(error) => tracing::warn!(%error, "tried again in an hour"),
                 Ok(()) => {}
             },
         }
-        Ok(())
     }
+}
 
-    async fn probe_for_auto(&self) {
-        let (kind, why) = match probe::choose(&self.approver.seed, &self.approver.key).await {
-            Ok(chosen) => {
-                self.approver.words.say("bootstrap-credential", Health::Good);
-                chosen
-            }
-            Err(failure) => {
-                self.approver.words.failed("bootstrap-credential", &failure);
-                // To change the kind revokes what machines hold: not for an answer that did not come.
-                tracing::warn!(%failure, "what a bootstrap token may do here could not be asked; nothing is changed");
-                return;
-            }
-        };
-        if kind != self.approver.kind() {
-            tracing::warn!(?kind, "bootstrap credential: {why}");
-            *self
-                .approver
-                .kind
-                .write()
-                .unwrap_or_else(std::sync::PoisonError::into_inner) = kind;
+async fn probe_for_auto(approver: &Approver) {
+    let (kind, why) = match probe::choose(&approver.seed, &approver.key).await {
+        Ok(chosen) => {
+            approver.words.say("bootstrap-credential", Health::Good);
+            chosen
         }
+        Err(failure) => {
+            approver.words.failed("bootstrap-credential", &failure);
+            // To change the kind revokes what machines hold: not for an answer that did not come.
+            tracing::warn!(%failure, "what a bootstrap token may do here could not be asked; nothing is changed");
+            return;
+        }
+    };
+    if kind != approver.kind() {
+        tracing::warn!(?kind, "bootstrap credential: {why}");
+        *approver.kind.write().unwrap_or_else(std::sync::PoisonError::into_inner) = kind;
     }
 }
 
