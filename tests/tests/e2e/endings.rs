@@ -16,6 +16,9 @@ use tokio::time::Instant;
 use crate::moves::EVENTUALLY;
 use crate::support::requests_for;
 
+/// Half of what it may take to hear out what is under way.
+const AT_ONCE: Duration = Duration::from_secs(5);
+
 /// A seed that a test may hold up, and whose every answer is on its audit log.
 async fn audited(name: &str) -> Cluster {
     // The shoot's own objects come with the seed that all share.
@@ -143,12 +146,7 @@ async fn a_second_signal_ends_an_approver_at_once_and_one_that_waits_needs_no_se
     says(&waits, "waiting to lead").await;
     let _held = Held::of(&seed).await;
     waits.signal(Signal::TERM).unwrap();
-    assert_eq!(
-        waits.ended(Duration::from_secs(2)).await.unwrap(),
-        Some(0),
-        "{}",
-        waits.log()
-    );
+    assert_eq!(waits.ended(AT_ONCE).await.unwrap(), Some(0), "{}", waits.log());
 
     leader.signal(Signal::TERM).unwrap();
     says(&leader, "told to stop").await;
@@ -156,12 +154,7 @@ async fn a_second_signal_ends_an_approver_at_once_and_one_that_waits_needs_no_se
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert!(leader.runs(), "{}", leader.log());
     leader.signal(Signal::INT).unwrap();
-    assert_eq!(
-        leader.ended(Duration::from_secs(1)).await.unwrap(),
-        Some(130),
-        "{}",
-        leader.log()
-    );
+    assert_eq!(leader.ended(AT_ONCE).await.unwrap(), Some(130), "{}", leader.log());
     assert!(leader.log().contains("SIGINT again: ended at once"), "{}", leader.log());
 }
 
@@ -189,12 +182,7 @@ async fn an_agent_hears_out_what_it_asked_when_told_to_stop_and_a_second_signal_
     let held = Held::of(&seed).await;
     let mut hasty = asking(&other).await;
     hasty.signal(Signal::TERM).unwrap();
-    assert_eq!(
-        hasty.ended(Duration::from_secs(1)).await.unwrap(),
-        Some(143),
-        "{}",
-        hasty.log()
-    );
+    assert_eq!(hasty.ended(AT_ONCE).await.unwrap(), Some(143), "{}", hasty.log());
     let mut agent = asking(&machine).await;
     assert!(agent.runs(), "{}", agent.log());
     drop(held);
@@ -223,10 +211,5 @@ async fn an_agent_that_has_nothing_under_way_stops_at_once() {
     .with_context(|| agent.log())
     .unwrap();
     agent.signal(Signal::INT).unwrap();
-    assert_eq!(
-        agent.ended(Duration::from_secs(2)).await.unwrap(),
-        Some(0),
-        "{}",
-        agent.log()
-    );
+    assert_eq!(agent.ended(AT_ONCE).await.unwrap(), Some(0), "{}", agent.log());
 }
