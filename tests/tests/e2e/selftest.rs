@@ -5,13 +5,17 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::ensure;
+use contract::csr;
+use contract::key::PrivateKey;
+use contract::names::{self, FirewallName};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt as _};
 use serde_json::Value;
 use tempfile::TempDir;
-use tests::harness::{Cluster, ClusterOptions, eventually};
+use tests::flood::make;
+use tests::harness::{Cluster, ClusterOptions, client_from, eventually};
 use tests::moves::tail;
 use tests::programs::{ApproverHome, Program};
 use tests::upstream::{Shoot, install_crds};
@@ -19,8 +23,8 @@ use tests::world::{install_seed, manifests};
 
 const POLICIES: [&str; 5] = ["secrets", "roles", "rolebindings", "requests", "firewalls"];
 /// It waits ten seconds for policies that were just installed.
-const ENDS: Duration = Duration::from_secs(25);
-const SOON: Duration = Duration::from_secs(30);
+const ENDS: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_secs(90);
 
 fn full_name(policy: &str) -> String {
     format!("firewall-approver-{policy}")
@@ -196,6 +200,17 @@ async fn p24_without_the_policy_on_requesters_no_token_is_handed_out() {
     let policy = full_name("requesters");
     let delete = ["delete", "validatingadmissionpolicybinding", &policy];
     seed.kubectl_ok(&delete).await.unwrap();
+    // What was deleted may be in force for a moment more.
+    let anybody = seed
+        .kubeconfig_for("fw.metal-stack.io:fw", &[names::ORGANIZATION])
+        .unwrap();
+    let anybody = client_from(&anybody).await.unwrap();
+    let request = csr::write(&FirewallName::parse("fw").unwrap(), &PrivateKey::generate().unwrap()).unwrap();
+    eventually("nobody is held", SOON, || async {
+        Ok(make(&anybody, "example.com/none-of-ours", &request).await?)
+    })
+    .await
+    .unwrap();
     let home = ApproverHome::new(&seed).await.unwrap();
     let mut insists = home.start(&["--bootstrap-credential", "token"]).unwrap();
     assert_eq!(insists.ended(ENDS).await.unwrap(), Some(1));
