@@ -212,6 +212,15 @@ impl Approver {
         cached(&self.shoot_secrets, namespace, names::SHOOT_ACCESS_SECRET)
     }
 
+    /// Whether this very Firewall is known to stand.
+    pub fn is_there(&self, namespace: &str, name: &FirewallName, uid: &str) -> bool {
+        self.all_firewalls().any(|f| {
+            f.namespace().as_deref() == Some(namespace)
+                && f.name_any() == name.as_str()
+                && f.uid().as_deref() == Some(uid)
+        })
+    }
+
     /// Every record whose Firewall is not there.
     pub fn bereft(&self) -> Vec<(String, FirewallName)> {
         let there: BTreeSet<(String, String)> = self

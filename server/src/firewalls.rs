@@ -25,6 +25,7 @@ use crate::core::standing::{self, Stands, State as Phase, Status, Word};
 use crate::core::verdict::Verdict;
 use crate::core::{life, plan};
 use crate::credential::CredentialError;
+use crate::gone;
 use crate::handover::{self, HandoverError, Sending};
 use crate::lifeline;
 use crate::provision::Provision;
@@ -356,12 +357,21 @@ impl<'a> Worker<'a> {
             life: self.approver.life,
         };
         let plan = plan::plan(&target, record, &access).map_err(|e| FirewallError::Access(self.object.clone(), e))?;
-        provision.apply(&plan).await?;
         let extension = BootstrapExtension {
             firewall: name.clone(),
             handover_keys,
         };
-        provision.credential(&target, record, extension, handed_out).await
+        let provided = async {
+            provision.apply(&plan).await?;
+            provision.credential(&target, record, extension, handed_out).await
+        };
+        let provided = provided.await;
+        if !self.approver.is_there(&self.namespace, name, &self.uid) {
+            // It went meanwhile, and perhaps all that tells of it: what was made after it was cleared away goes, too.
+            provision.forget();
+            gone::clear_seed(self.approver, &self.namespace, name, record, &self.object).await?;
+        }
+        provided
     }
 
     /// The lifeline as it should stand; what is known of it where the shoot says nothing new.

@@ -141,7 +141,8 @@ fn is_over(approver: &Approver, namespace: &str, name: &FirewallName, gone: &Gon
     gone.deleted || (gone.since + REMEMBERED <= now && no_monitor())
 }
 
-async fn clear_seed(
+/// Takes away what stands in the seed for a Firewall.
+pub async fn clear_seed(
     approver: &Approver,
     namespace: &str,
     name: &FirewallName,
