@@ -231,6 +231,12 @@ async fn service_account(
 /// How long a firewall's access token lives. It renews it long before.
 const ACCESS_TOKEN_SECONDS: i64 = 24 * 3600;
 
+/// Whether it was made for this very Firewall. What else somebody, or another version, has written on it is nobody's death.
+fn is_same(found: &ServiceAccount, wanted: &ServiceAccount) -> bool {
+    let mut labels = wanted.labels().iter();
+    labels.all(|(key, value)| found.labels().get(key) == Some(value))
+}
+
 /// Has the ServiceAccount stand whose tokens are this firewall's access. One that was made for another Firewall of its name
 /// goes, and with it every token of it.
 pub async fn access_account(seed: &Seed, account: &ServiceAccount) -> Result<(), CredentialError> {
@@ -238,12 +244,7 @@ pub async fn access_account(seed: &Seed, account: &ServiceAccount) -> Result<(),
     let accounts: Api<ServiceAccount> = Api::namespaced(seed.client.clone(), namespace);
     let what = |verb: &str| format!("{verb} ServiceAccount {namespace}/{name}");
     if let Some(found) = call_opt(what("get"), accounts.get(&name)).await? {
-        // What else somebody, or another version, has written on it is nobody's death.
-        if account
-            .labels()
-            .iter()
-            .all(|(key, value)| found.labels().get(key) == Some(value))
-        {
+        if is_same(&found, account) {
             return Ok(());
         }
         call_opt(what("delete"), accounts.delete(&name, &DeleteParams::default())).await?;
@@ -295,4 +296,26 @@ fn bound_to(token: &SecretString, uid: &str) -> bool {
         .and_then(serde_json::Value::as_i64)
         .unwrap_or(0);
     bound == Some(uid) && expires > Timestamp::now().as_second()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn b6_a_label_of_somebody_else_replaces_no_account_and_another_firewalls_does() {
+        let account = |labels: &[(&str, &str)]| {
+            let mut account = ServiceAccount::default();
+            let labels = labels
+                .iter()
+                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+            account.metadata.labels = Some(labels.collect());
+            account
+        };
+        let wanted = account(&[(names::UID_LABEL, "a")]);
+        assert!(is_same(&wanted, &wanted));
+        assert!(is_same(&account(&[(names::UID_LABEL, "a"), ("team", "x")]), &wanted));
+        assert!(!is_same(&account(&[(names::UID_LABEL, "b")]), &wanted));
+        assert!(!is_same(&account(&[]), &wanted));
+    }
 }

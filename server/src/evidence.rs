@@ -138,19 +138,23 @@ fn token_owner(approver: &Approver, id: &str, asked: Option<&FirewallName>) -> O
     None
 }
 
+/// One for another signer is never decided by us and would hold this one up for ever; so would one of somebody else's user of
+/// the same name, without our groups.
+fn is_sibling(other: &CertificateSigningRequest, of: &CertificateSigningRequest) -> bool {
+    other.spec.signer_name == of.spec.signer_name
+        && other.spec.username == of.spec.username
+        && is_firewalls(other)
+        && other.name_any() != of.name_any()
+        && condition(other, "Denied").is_none()
+        && condition(other, "Failed").is_none()
+}
+
 /// The identity's other requests that are neither denied nor failed.
 fn siblings(csr: &CertificateSigningRequest, approver: &Approver) -> Vec<Sibling> {
-    let is_open = |c: &CertificateSigningRequest| condition(c, "Denied").is_none() && condition(c, "Failed").is_none();
     let others = approver.requests.state();
     others
         .iter()
-        // One for another signer is never decided by us and would hold this one up for ever.
-        .filter(|other| other.spec.signer_name == csr.spec.signer_name)
-        .filter(|other| {
-            other.spec.username == csr.spec.username && other.name_any() != csr.name_any() && is_open(other)
-        })
-        // Somebody else's users may have the same names, without our groups: nothing of theirs is decided by us.
-        .filter(|other| is_firewalls(other))
+        .filter(|other| is_sibling(other, csr))
         .map(|other| Sibling {
             name: other.name_any(),
             created: other.creation_timestamp().map_or(Timestamp::MAX, |time| time.0),
@@ -218,4 +222,45 @@ pub fn condition<'a>(
         .as_ref()?
         .iter()
         .find(|condition| condition.type_ == type_)
+}
+
+#[cfg(test)]
+mod tests {
+    use contract::names;
+
+    use super::*;
+
+    fn asked(name: &str, group: &str) -> CertificateSigningRequest {
+        let mut csr = CertificateSigningRequest::default();
+        csr.metadata.name = Some(name.to_owned());
+        csr.spec.username = Some(format!("{}fw", names::USER_PREFIX));
+        csr.spec.groups = Some(vec![group.to_owned()]);
+        csr.spec.signer_name = names::SIGNER.into();
+        csr
+    }
+
+    fn concluded(type_: &str) -> CertificateSigningRequest {
+        let mut csr = asked("b", names::ORGANIZATION);
+        csr.status.get_or_insert_default().conditions = Some(vec![CertificateSigningRequestCondition {
+            type_: type_.into(),
+            ..CertificateSigningRequestCondition::default()
+        }]);
+        csr
+    }
+
+    #[test]
+    fn a_request_waits_for_its_own_identitys_open_ones_only() {
+        let own = asked("a", names::ORGANIZATION);
+        assert!(is_sibling(&asked("b", names::ORGANIZATION), &own));
+        assert!(is_sibling(&concluded("Approved"), &own));
+        assert!(!is_sibling(&own, &own));
+        assert!(!is_sibling(&asked("b", "a-group-of-somebody-else"), &own));
+        assert!(!is_sibling(&concluded("Denied"), &own) && !is_sibling(&concluded("Failed"), &own));
+        let mut other = asked("b", names::ORGANIZATION);
+        other.spec.signer_name = "example.com/another".into();
+        assert!(!is_sibling(&other, &own));
+        other = asked("b", names::ORGANIZATION);
+        other.spec.username = Some(format!("{}another", names::USER_PREFIX));
+        assert!(!is_sibling(&other, &own));
+    }
 }

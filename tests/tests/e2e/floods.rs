@@ -83,5 +83,11 @@ async fn p30_of_one_identity_so_many_requests_are_decided_and_no_more_while_othe
     let admin = seed.client().await.unwrap();
     assert_eq!(flow_schema(&thief).await.unwrap(), schemas);
     assert_eq!(flow_schema(&firewall).await.unwrap(), schemas);
+    let account = "system:serviceaccounts:firewall-access";
+    let with_token = seed
+        .kubeconfig_for("system:serviceaccount:firewall-access:fw", &[account])
+        .unwrap();
+    let with_token = client_from(&with_token).await.unwrap();
+    assert_eq!(flow_schema(&with_token).await.unwrap(), schemas);
     assert_ne!(flow_schema(&admin).await.unwrap(), schemas);
 }
