@@ -28,8 +28,9 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::CommandFactory;
-use cluster::{log, process, settings};
+use cluster::{log, process, proxy, settings};
 use jiff::Timestamp;
+use tracing::{info, warn};
 
 pub use args::Args;
 pub use files::FileError;
@@ -50,6 +51,14 @@ pub async fn main() -> ExitCode {
         Command::Run(run) => {
             log::init(run.log_format, run.log_level);
             settings::warn_of_strangers(&Args::command());
+            match proxy::use_environment() {
+                Ok(None) => {}
+                Ok(Some(proxy)) => info!(%proxy, "API servers are reached through a proxy"),
+                Err(error) => {
+                    warn!("{error}");
+                    return ExitCode::FAILURE;
+                }
+            }
             let settings = run.settings(args.paths());
             return process::serve("firewall-agent", |stop| machine::run(settings, stop)).await;
         }
