@@ -137,7 +137,7 @@ async fn pass_on(file: PathBuf, consumer: Pid) {
     }
 }
 
-async fn binary() -> anyhow::Result<PathBuf> {
+pub(crate) async fn binary() -> anyhow::Result<PathBuf> {
     static FOUND: OnceCell<PathBuf> = OnceCell::const_new();
     let found = FOUND.get_or_try_init(|| async {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/consumer/build.sh");

@@ -14,5 +14,6 @@ pub mod programs;
 pub mod prometheus;
 pub mod secrets;
 pub mod soak;
+pub mod unit;
 pub mod upstream;
 pub mod world;
