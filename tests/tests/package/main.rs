@@ -163,7 +163,8 @@ async fn c4_d1_the_package_comes_changes_and_goes_and_the_consumer_does_not_noti
     );
     held(&container, &first);
     // Without any right it tells firewall-controller, by systemd's own socket.
-    assert_ne!(container.property("firewall-controller", "MainPID").unwrap(), told);
+    let controller = container.property("firewall-controller", "MainPID").unwrap();
+    assert_ne!(controller, told);
 
     let was = kept(&container);
     let watcher = Watcher::of(Some(&container.root()), &container.path(CONFIG));
@@ -201,6 +202,11 @@ async fn c4_d1_the_package_comes_changes_and_goes_and_the_consumer_does_not_noti
     assert_eq!((sums.failed, sums.retried, sums.other), (0, 0, 0), "{sums:?}");
     // Its first one is good throughout: nothing that it reads was written anew.
     assert_eq!(sums.clients, 0, "{sums:?}");
+    // Nobody told firewall-controller of a kubeconfig that did not change.
+    assert_eq!(
+        container.property("firewall-controller", "MainPID").unwrap(),
+        controller
+    );
     purged(&container, &bootstrap, &kubeconfig);
 }
 
