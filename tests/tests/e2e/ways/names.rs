@@ -51,11 +51,14 @@ async fn b3_a_name_that_means_another_address_is_followed_though_the_old_one_sti
     let used = at_old.peers().len();
     tokio::time::sleep(POLL * 2).await;
     assert_eq!(at_old.peers().len(), used);
-    let status = super::status(&machine).unwrap();
-    assert!(
-        status["problems"].as_object().is_none_or(serde_json::Map::is_empty),
-        "{status}"
-    );
+    eventually("no problem", tests::harness::PATIENCE, || async {
+        let problems = &super::status(&machine)?["problems"];
+        ensure!(problems.as_object().is_none_or(serde_json::Map::is_empty), "{problems}");
+        Ok(())
+    })
+    .await
+    .with_context(|| tail(&machine.log()))
+    .unwrap();
     assert!(agent.runs());
 }
 
