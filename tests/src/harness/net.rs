@@ -123,13 +123,13 @@ impl Net {
 }
 
 impl Way {
-    /// On this machine, with a file of its own for what names mean.
+    /// On this machine, with a file of its own for what names mean. It, too, is killed with whoever started it.
     pub fn with_names(dir: &Path, names: &[(String, IpAddr)]) -> anyhow::Result<Self> {
         let names: Vec<(String, String)> = names.iter().map(|(name, ip)| (name.clone(), ip.to_string())).collect();
         let names: Vec<(String, &str)> = names.iter().map(|(name, ip)| (name.clone(), ip.as_str())).collect();
         let file = dir.join("hosts");
         write_names(&file, &names)?;
-        let mount = r#"mount --bind "$0" /etc/hosts && exec "$@""#;
+        let mount = r#"mount --bind "$0" /etc/hosts && exec setpriv --pdeathsig KILL "$@""#;
         let file = file.display().to_string();
         Ok(Self(
             ["unshare", "--mount", "sh", "-c", mount, &file]
