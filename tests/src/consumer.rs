@@ -124,7 +124,8 @@ async fn pass_on(file: PathBuf, consumer: Pid) {
     }
 }
 
-async fn binary() -> anyhow::Result<PathBuf> {
+/// Built by the first call, if it has to be. It needs nothing beside itself.
+pub async fn binary() -> anyhow::Result<PathBuf> {
     static FOUND: OnceCell<PathBuf> = OnceCell::const_new();
     let found = FOUND.get_or_try_init(|| async {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/consumer/build.sh");

@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use anyhow::Context as _;
@@ -152,13 +153,21 @@ fn flag(name: &str, value: impl std::fmt::Display) -> String {
     format!("--{name}={value}")
 }
 
+static LISTEN: OnceLock<Ipv4Addr> = OnceLock::new();
+
+/// Every cluster that this process starts from now on listens there and not on loopback: whoever is to reach it is not
+/// on this machine. The first word counts.
+pub fn listen_on(address: Ipv4Addr) {
+    LISTEN.get_or_init(|| address);
+}
+
 /// An address of its own for each cluster of this process where loopback is a whole network (Linux), so
 /// that clusters are told apart by address in logs. The ports are only free now: who starts has to
 /// expect that one is taken meanwhile.
 fn free_ports() -> anyhow::Result<(IpAddr, [u16; 3])> {
     static NEXT: AtomicU8 = AtomicU8::new(0);
     let last = NEXT.fetch_add(1, Ordering::Relaxed) % 250 + 1;
-    let own = Ipv4Addr::new(127, 0, 0, last);
+    let own = LISTEN.get().copied().unwrap_or(Ipv4Addr::new(127, 0, 0, last));
     let ip = if TcpListener::bind((own, 0)).is_ok() {
         own
     } else {
