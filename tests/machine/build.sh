@@ -55,7 +55,7 @@ systemctl --root="$new/root" enable --quiet systemd-networkd.service found.servi
 # Packages come when nothing waits for them.
 systemctl --root="$new/root" mask --quiet apt-daily.timer apt-daily-upgrade.timer
 
-mkfs.ext4 -q -F -L firewall -d "$new/root" "$new/disk.raw" 2G >&2
+mkfs.ext4 -q -F -L firewall -d "$new/root" "$new/disk.raw" 2G >/dev/null
 rm -rf "$new/root"
 mv "$new/vmlinuz" "$new/initrd.img" "$cache/"
 mv "$new/disk.raw" "$cache/disk.raw"
