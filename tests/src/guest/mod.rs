@@ -5,12 +5,14 @@ mod channel;
 mod network;
 
 use std::fs::{self, File};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use tempfile::TempDir;
+use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use self::channel::Channel;
@@ -23,7 +25,9 @@ pub struct Guest {
     qemu: Option<Child>,
     accelerator: &'static str,
     image: PathBuf,
+    // Dropped in this order: what is swept away has gone before.
     dir: TempDir,
+    _sweeper: Sweeper,
 }
 
 impl Guest {
@@ -39,6 +43,7 @@ impl Guest {
             .trim(),
         );
         let dir = tempfile::Builder::new().prefix("machine-").tempdir()?;
+        let sweeper = Sweeper::of(dir.path())?;
         let medium = dir.path().join("medium");
         fs::create_dir(&medium)?;
         for (name, path) in files {
@@ -66,6 +71,7 @@ impl Guest {
             accelerator,
             image,
             dir,
+            _sweeper: sweeper,
         })
     }
 
@@ -227,8 +233,33 @@ impl Drop for Guest {
     }
 }
 
+/// Removes a folder however this process ends: its standard input is closed then.
+struct Sweeper(Child);
+
+impl Sweeper {
+    fn of(dir: &Path) -> anyhow::Result<Self> {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", r#"cat >/dev/null; rm -rf "$0""#]).arg(dir);
+        // A Ctrl-C is not for it.
+        let child = shell.process_group(0).stdin(Stdio::piped()).spawn();
+        child.map(Self).context("sh cannot be started")
+    }
+}
+
+impl Drop for Sweeper {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
+
 /// Some machines have a /dev/kvm that starts no kernel of others: whether it does is seen by trying.
 async fn accelerator(image: &Path) -> anyhow::Result<&'static str> {
+    static FOUND: OnceCell<&str> = OnceCell::const_new();
+    FOUND.get_or_try_init(|| probe(image)).await.copied()
+}
+
+async fn probe(image: &Path) -> anyhow::Result<&'static str> {
     if File::options().read(true).write(true).open("/dev/kvm").is_err() {
         return Ok("tcg");
     }

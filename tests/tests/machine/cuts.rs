@@ -53,7 +53,7 @@ async fn d1_the_power_is_cut_in_the_midst_of_moves_and_the_firewall_comes_in_by_
     while cuts < CUTS || midst.len() < IN_THE_MIDST {
         assert!(cuts < CUTS_AT_MOST, "of {cuts} cuts only these hit anything: {midst:?}");
         // All over what it takes: the golden ratio spreads whatever number of them evenly.
-        let at = took.mul_f64((f64::from(cuts) * 0.618_034 + 0.3).fract() * 1.1);
+        let at = took.mul_f64(0.3 + 0.8 * (f64::from(cuts) * 0.618_034).fract());
         let (moved, cut) = tokio::join!(from.move_to(to, Leaves::Nothing), cut(&mut firewall, to, at));
         moved.unwrap();
         cut.unwrap();
