@@ -6,8 +6,10 @@ set -eu
 # Debian has programs for administrators where not every user looks.
 PATH=$PATH:/usr/sbin
 missing=
-for tool in strace faketime haproxy prometheus; do
-	command -v "$tool" >/dev/null 2>&1 || missing="$missing $tool"
+for tool in strace faketime haproxy prometheus systemd-analyze; do
+	package=$tool
+	[ "$tool" != systemd-analyze ] || package=systemd
+	command -v "$tool" >/dev/null 2>&1 || missing="$missing $package"
 done
 [ -n "$missing" ] || exit 0
 if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then

@@ -10,10 +10,14 @@ mod read;
 use crate::digest::sha256_hex;
 use crate::key::{KeyError, PrivateKey, PublicKey};
 use crate::names::{CANARY_USER, FirewallName, NameError, ORGANIZATION, USER_PREFIX};
+use jiff::SignedDuration;
+
 use der::{BIT_STRING, CONTEXT_0, INTEGER, OID, SEQUENCE, SET, UTF8_STRING, element};
 
 /// Ours have some 600 bytes. What is larger is not looked at.
 pub const REQUEST_MAX: usize = 4096;
+/// A request that nobody has decided after this time is given up by its agent, who makes another.
+pub const GIVEN_UP: SignedDuration = SignedDuration::from_mins(15);
 
 const ORGANIZATION_OID: [u8; 3] = [0x55, 0x04, 0x0a];
 const COMMON_NAME_OID: [u8; 3] = [0x55, 0x04, 0x03];

@@ -1,5 +1,7 @@
 //! The command line. Every flag can be given as an environment variable of the same name too; none of them is a secret.
 
+mod agent;
+
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -7,10 +9,12 @@ use std::time::Duration;
 
 use axum::http::Uri;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
-use cluster::log::{Format, Level};
+use cluster::log::{self, Level};
 use cluster::settings::Settings;
 use cluster::spans::{certificate_duration, poll_interval};
 use jiff::SignedDuration;
+
+pub use agent::Agent;
 
 /// Gives firewalls their access to this seed: makes their bootstrap credentials and RBAC, and approves their
 /// certificate signing requests.
@@ -27,6 +31,37 @@ pub enum Command {
     Run(Run),
     /// Print a bootstrap kubeconfig for a firewall that cannot be told of its way in, to be carried to its machine.
     Export(Export),
+    /// Print what a firewall's machine is to carry so that its agent begins by itself, for those who write userdata themselves.
+    Userdata(Userdata),
+}
+
+#[derive(ClapArgs, Clone, Debug)]
+pub struct Userdata {
+    /// Your own kubeconfig for the seed: it has to let you read the Firewall and its Secret.
+    #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// The language in which it is printed.
+    #[arg(long, env = "FIREWALL_APPROVER_FORMAT", value_enum, default_value = "ignition")]
+    pub format: Format,
+
+    /// An Ignition config to put it into. Without it there is nothing else in what is printed.
+    #[arg(long, env = "FIREWALL_APPROVER_TEMPLATE", value_name = "FILE")]
+    pub template: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub agent: Agent,
+
+    /// The Firewall, as <namespace>/<name>.
+    #[arg(value_name = "NAMESPACE/FIREWALL")]
+    pub firewall: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    Ignition,
+    Butane,
+    CloudInit,
 }
 
 #[derive(ClapArgs, Clone, Debug)]
@@ -123,9 +158,12 @@ pub struct Run {
     )]
     pub listen: SocketAddr,
 
+    #[command(flatten)]
+    pub agent: Agent,
+
     /// How log lines look.
     #[arg(long, env = "FIREWALL_APPROVER_LOG_FORMAT", value_enum, default_value = "json")]
-    pub log_format: Format,
+    pub log_format: log::Format,
 
     /// How much is said in the log. While it runs, each SIGUSR1 makes that one step more, and after `trace` what it began with.
     #[arg(long, env = "FIREWALL_APPROVER_LOG_LEVEL", value_enum, default_value = "info")]
@@ -160,15 +198,17 @@ impl From<SeedAccess> for contract::access::Mode {
 
 impl Settings for Args {
     fn check(&self) -> Result<(), String> {
-        let Command::Run(run) = &self.command else {
-            return Ok(());
+        let run = match &self.command {
+            Command::Run(run) => run,
+            Command::Userdata(userdata) => return userdata.agent.check(),
+            Command::Export(_) => return Ok(()),
         };
         let mut seen = BTreeSet::new();
         match run.namespaces.iter().find(|namespace| !seen.insert(*namespace)) {
             Some(twice) => Err(format!(
                 "--namespace (FIREWALL_APPROVER_NAMESPACE) names {twice:?} twice: give each namespace once"
             )),
-            None => Ok(()),
+            None => run.agent.check(),
         }
     }
 }

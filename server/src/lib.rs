@@ -35,6 +35,7 @@ mod sight;
 mod state;
 mod status;
 mod tasks;
+mod userdata;
 mod watches;
 
 use std::io::Write;
@@ -57,13 +58,19 @@ pub async fn main() -> ExitCode {
             settings::warn_of_strangers(&Args::command());
             process::serve("firewall-approver", |stop| run::run(run, stop)).await
         }
-        Command::Export(export) => match export::export(&export).await {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                // Nobody is left to be told that this failed too.
-                let _ = writeln!(std::io::stderr(), "firewall-approver: {error:#}");
-                ExitCode::FAILURE
-            }
-        },
+        Command::Export(export) => ended(export::export(&export).await),
+        Command::Userdata(asked) => ended(userdata::userdata(&asked).await),
+    }
+}
+
+/// What an operator is told of what he asked for.
+fn ended(answer: anyhow::Result<()>) -> ExitCode {
+    match answer {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Nobody is left to be told that this failed too.
+            let _ = writeln!(std::io::stderr(), "firewall-approver: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }

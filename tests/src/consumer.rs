@@ -124,7 +124,7 @@ async fn pass_on(file: PathBuf, consumer: Pid) {
     }
 }
 
-/// Built by the first call, if it has to be. It needs nothing beside itself.
+/// Where the program is. The first call may build it.
 pub async fn binary() -> anyhow::Result<PathBuf> {
     static FOUND: OnceCell<PathBuf> = OnceCell::const_new();
     let found = FOUND.get_or_try_init(|| async {

@@ -16,4 +16,5 @@ pub mod prometheus;
 pub mod secrets;
 pub mod soak;
 pub mod upstream;
+pub mod watcher;
 pub mod world;

@@ -12,7 +12,10 @@ use clap::builder::StyledStr;
 use clap::{Arg, Command, CommandFactory};
 
 /// An operator's own, for which kubectl's variable stands.
-const OTHERS: [(&str, &str, &str); 1] = [("export", "kubeconfig", "KUBECONFIG")];
+const OTHERS: [(&str, &str, &str); 2] = [
+    ("export", "kubeconfig", "KUBECONFIG"),
+    ("userdata", "kubeconfig", "KUBECONFIG"),
+];
 /// Questions, and no settings.
 const QUESTIONS: [&str; 3] = ["help", "version", "print-config"];
 

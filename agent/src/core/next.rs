@@ -1,13 +1,12 @@
 //! The one function that decides what the agent does. First whatever leads to a working certificate, then what the
 //! certificate is for, and if nothing is due, what is waited for and until when.
 
+use contract::csr::GIVEN_UP;
 use jiff::{SignedDuration, Timestamp};
 
 use super::backoff::{due, later};
 use super::{Action, Job, Request, Seen, Standing, State, Via, Why};
 
-/// A request that nobody decides is asked anew after this time.
-const UNDECIDED: SignedDuration = SignedDuration::from_mins(15);
 /// So long an answer may take before its absence is worth a word.
 const ANSWER: SignedDuration = SignedDuration::from_secs(5);
 /// So long a handover has to itself.
@@ -108,7 +107,7 @@ fn in_flight(request: Request, via: Via, now: Timestamp) -> Option<Action> {
 }
 
 fn given_up(request: &Request, now: Timestamp) -> bool {
-    request.sent.is_some_and(|sent| sent.duration_until(now) >= UNDECIDED)
+    request.sent.is_some_and(|sent| sent.duration_until(now) >= GIVEN_UP)
 }
 
 fn certificate_wanted(state: &State, via: Via, now: Timestamp) -> bool {

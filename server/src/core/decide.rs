@@ -7,7 +7,7 @@
 //! - `Review`: all that can be known is right; the API server has the last word.
 //! - `Approve`: what has to be on record before the approval is written comes with it.
 
-use contract::csr::{Csr, CsrError};
+use contract::csr::{Csr, CsrError, GIVEN_UP};
 use contract::key::{PublicKey, Thumbprint};
 use contract::names::{self, FirewallName};
 use contract::reasons::Reason;
@@ -280,11 +280,10 @@ pub fn decide(request: &Request, facts: &Facts<'_>, now: Timestamp) -> Decision 
     };
 
     // One at a time: the first that an identity made.
-    let earlier = facts
-        .siblings
-        .iter()
-        .filter(|s| s.approved.is_none() && (s.created, &s.name) < (request.created, &request.name));
-    if let Some(first) = earlier.clone().min_by_key(|s| (s.created, &s.name)) {
+    let own = turn(request.created, &request.name, now);
+    let open = facts.siblings.iter().filter(|s| s.approved.is_none());
+    let earlier = open.filter(|s| turn(s.created, &s.name, now) < own);
+    if let Some(first) = earlier.clone().min_by_key(|s| turn(s.created, &s.name, now)) {
         return Decision::Retry {
             reason: Reason::EarlierRequestOpen,
             why: format!("{} is not decided yet", first.name),
@@ -312,6 +311,12 @@ pub fn decide(request: &Request, facts: &Facts<'_>, now: Timestamp) -> Decision 
             record: keys.map(change),
         },
     }
+}
+
+/// When a request's turn is among its identity's. What its agent has given up comes after all others, or a firewall would wait
+/// behind its own after every long absence of whoever decides.
+fn turn(created: Timestamp, name: &str, now: Timestamp) -> (bool, Timestamp, &str) {
+    (now.duration_since(created) > GIVEN_UP, created, name)
 }
 
 /// Which of several Firewalls of one name has it: the one that came in under it, else the older.

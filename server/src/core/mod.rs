@@ -13,6 +13,7 @@
 //! - `said`: which events are written, and how often
 //! - `retry`: how long to wait after a failure
 //! - `health`: whether the approver itself can do its work
+//! - `userdata`: what a machine carries so that its agent begins by itself
 
 pub mod canary;
 pub mod credential;
@@ -26,4 +27,5 @@ pub mod retry;
 pub mod said;
 pub mod seen;
 pub mod standing;
+pub mod userdata;
 pub mod verdict;

@@ -417,7 +417,7 @@ async fn p18_a_seed_that_signs_nothing_is_named_on_both_sides() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn export_says_in_one_sentence_what_it_cannot() {
+async fn export_and_userdata_say_in_one_sentence_what_they_cannot() {
     let home = ApproverHome::new(seed().await.unwrap()).await.unwrap();
     let kubeconfig = home.kubeconfig().display().to_string();
     for (args, words) in [
@@ -431,7 +431,9 @@ async fn export_says_in_one_sentence_what_it_cannot() {
             &["get Firewall shoot--none/none"],
         ),
     ] {
-        let args: Vec<&str> = ["export"].into_iter().chain(args).collect();
-        refuses(home.start_with(&args).unwrap(), words).await;
+        for command in ["export", "userdata"] {
+            let args: Vec<&str> = [command].into_iter().chain(args).collect();
+            refuses(home.start_with(&args).unwrap(), words).await;
+        }
     }
 }

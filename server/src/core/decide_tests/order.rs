@@ -192,6 +192,27 @@ fn the_first_undecided_request_of_an_identity_goes_first() {
     }
 }
 
+/// After a day without an approver there are ninety of them, at 8 a minute.
+#[test]
+fn what_its_agent_gave_up_goes_after_what_it_waits_for() {
+    let held = Outcome::Retry(Reason::EarlierRequestOpen);
+    let minutes = |minutes: i64| move |w: &mut World| w.now = w.created + SignedDuration::from_mins(minutes);
+    for by in BY_ALL {
+        let abandoned = |w: World| (1..90).fold(w, |w, n| w.with_sibling(100 - 15 * 60 * n, false, &MACHINE));
+        let fresh = abandoned(World::good(by)).with(minutes(1));
+        assert_eq!(fresh.outcome(), Outcome::Approve, "{by:?}");
+        // What is given up itself waits for what is not, and for those before it.
+        let old = World::good(by)
+            .with_sibling(101 + 60, false, &MACHINE)
+            .with(minutes(16));
+        assert_eq!(old.outcome(), held, "{by:?}");
+        assert_eq!(abandoned(World::good(by)).with(minutes(16)).outcome(), held, "{by:?}");
+        // While nothing is given up, the first is the first.
+        let young = World::good(by).with_sibling(99, false, &MACHINE).with(minutes(14));
+        assert_eq!(young.outcome(), held, "{by:?}");
+    }
+}
+
 fn belongs_to_another(w: &mut World) {
     w.username = w.username.replace(NAME, "fw-2");
     if let Some((_, firewall)) = &mut w.token_owner {
