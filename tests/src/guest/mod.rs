@@ -318,5 +318,5 @@ const ROOT: &str = "root=/dev/vda ro rootflags=noauto_da_alloc";
 const BOOT_ID: &str = "cat /proc/sys/kernel/random/boot_id";
 /// With an emulated CPU, on a machine that does other things too.
 const BOOT: Duration = Duration::from_mins(5);
-const COMMAND: Duration = Duration::from_mins(3);
+const COMMAND: Duration = Duration::from_mins(5);
 const PROBE: Duration = Duration::from_secs(10);

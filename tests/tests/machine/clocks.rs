@@ -45,7 +45,7 @@ async fn a8_d1_a_clock_that_jumps_two_years_either_way_is_named_and_floods_nobod
     firewall.has_told_no_secret().await.unwrap();
 }
 
-/// Later than systemd was built, which would correct what is earlier.
+/// systemd puts it forward to the day on which it was built itself, which is wrong by months yet.
 const LONG_AGO: &str = "2024-11-01T12:00:00";
 
 async fn is_named_and_quiet(firewall: &Firewall, world: &World, words: &str) {
