@@ -6,9 +6,14 @@ set -eu
 # Debian has programs for administrators where not every user looks.
 PATH=$PATH:/usr/sbin
 missing=
-for tool in strace faketime haproxy prometheus systemd-analyze; do
-	package=$tool
-	[ "$tool" != systemd-analyze ] || package=systemd
+for tool in strace faketime haproxy prometheus tinyproxy ip systemd-analyze; do
+	case $tool in
+	# Without its service, and by the name that Debian has for it.
+	tinyproxy) package=tinyproxy-bin ;;
+	ip) package=iproute2 ;;
+	systemd-analyze) package=systemd ;;
+	*) package=$tool ;;
+	esac
 	command -v "$tool" >/dev/null 2>&1 || missing="$missing $package"
 done
 [ -n "$missing" ] || exit 0

@@ -32,7 +32,7 @@ impl Machine {
     pub(crate) fn own_failed(&mut self, job: Job, patience: Patience, failure: &Failure) {
         self.probe = Some(words(failure.class));
         self.cut_off = matches!(failure.class, Class::Unreachable | Class::Untrusted);
-        self.failed(job, patience, failure);
+        self.failed(job, patience_with(failure, patience), failure);
         match failure.class {
             Class::Unauthenticated => {
                 // The next try is a fresh connection: the server may have judged the old one long ago.
@@ -55,7 +55,14 @@ impl Machine {
         if via == Via::Own {
             return self.own_failed(Job::Access, Patience::Normal, failure);
         }
-        self.failed(Job::Access, Patience::Normal, failure);
+        // While our own certificate works, what a person put there may lead nowhere and yet have its time.
+        let new = via == Via::Bootstrap && self.state.accepted(Timestamp::now());
+        let patience = if new {
+            Patience::Normal
+        } else {
+            patience_with(failure, Patience::Normal)
+        };
+        self.failed(Job::Access, patience, failure);
         if failure.is(Class::UntrustedTime) {
             self.after(Event::Done(Job::Clock, Timestamp::UNIX_EPOCH));
         }
@@ -113,6 +120,14 @@ impl Machine {
     }
 }
 
+fn patience_with(failure: &Failure, otherwise: Patience) -> Patience {
+    if failure.is(Class::Unreachable) && otherwise == Patience::Normal {
+        Patience::Away
+    } else {
+        otherwise
+    }
+}
+
 /// As it stands in the status.
 fn words(class: Class) -> &'static str {
     match class {
@@ -124,5 +139,24 @@ fn words(class: Class) -> &'static str {
         Class::Unreachable => "unreachable",
         Class::Busy => "busy or failing",
         Class::Conflict | Class::AlreadyExists | Class::Invalid | Class::Misconfigured => "answers strangely",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_who_does_not_answer_is_asked_again_soon() {
+        let failure = |class| Failure {
+            what: "get it".into(),
+            class,
+            detail: String::new(),
+        };
+        let patience = |class, otherwise| patience_with(&failure(class), otherwise);
+        assert_eq!(patience(Class::Unreachable, Patience::Normal), Patience::Away);
+        assert_eq!(patience(Class::Unreachable, Patience::Lag), Patience::Lag);
+        assert_eq!(patience(Class::Unauthenticated, Patience::Normal), Patience::Normal);
+        assert_eq!(patience(Class::Busy, Patience::Normal), Patience::Normal);
     }
 }

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use super::release::Release;
 use super::{AGENT, KilledAt, Program, installed, no_secrets, write_private};
-use crate::harness::{Cluster, eventually};
+use crate::harness::{Cluster, Way, eventually};
 use crate::secrets;
 
 /// A firewall machine: the folders that the agent knows, somewhere else.
@@ -73,11 +73,19 @@ impl Machine {
         Program::start_in(&self.program()?, &args, &self.log_path(), None, environment)
     }
 
+    /// In another network, say.
+    pub fn start_at(&self, way: &Way, environment: &[(&str, &str)], more: &[&str]) -> anyhow::Result<Program> {
+        let args = self.run_args(more);
+        Program::start_at(way, &self.program()?, &args, &self.log_path(), environment)
+    }
+
     fn run_args(&self, more: &[&str]) -> Vec<String> {
         let hook = format!("touch {}", self.dir.path().join("hook").display());
         let mut args = vec!["run".to_owned()];
         args.extend(self.places());
-        args.extend(["--hook".to_owned(), hook]);
+        if !more.contains(&"--hook") {
+            args.extend(["--hook".to_owned(), hook]);
+        }
         args.extend(more.iter().map(ToString::to_string));
         args
     }
