@@ -13,7 +13,7 @@ export RUST_BACKTRACE ?= 0
 FUZZ = $(CARGO) +nightly fuzz
 TARGET ?= csr handover kubeconfig report
 
-.PHONY: help demo soak flood test test-quick test-long test-package fuzz fuzz-keep lint agent deb sbom policies compat-dump tools control-plane consumer differential clean-cache
+.PHONY: help demo soak flood test test-quick test-long test-package test-machine machine-tools fuzz fuzz-keep lint agent deb sbom policies compat-dump tools control-plane consumer differential clean-cache
 
 help: ## This list.
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "  %-14s %s\n", $$1, $$2 }'
@@ -39,7 +39,7 @@ test: tools control-plane consumer differential ## Every test, with real API ser
 test-quick: ## What needs no API server.
 	$(CARGO) test -p contract -p cluster -p server -p agent
 
-test-long: control-plane test-package ## Properties of parsers, policy and state machine, many times over; up- and downgrade with the released version.
+test-long: control-plane test-package test-machine ## Properties of parsers, policy and state machine, many times over; up- and downgrade with the released version.
 	PROPTEST_CASES=$(LONG_CASES) $(CARGO) test -p contract -p server -p agent --lib
 	$(CARGO) build --quiet --workspace --bins
 	before=$$(tests/compat/build.sh) && UPGRADE_FROM=$$before $(CARGO) test -p tests --test e2e upgrades:: -- --test-threads=$(TEST_THREADS)
@@ -49,6 +49,14 @@ test-package: control-plane consumer ## Installs, upgrades, downgrades, removes 
 	export PACKAGE_ROOT=$$(tests/package/root.sh) && export PACKAGE_BEFORE=$$(agent/packaging/deb.sh) && \
 	export PACKAGE_AFTER=$$(agent/packaging/deb.sh $(VERSION:v%=%)-2) && \
 	$(CARGO) build --quiet --workspace --bins && $(CARGO) test -p tests --test package -- --ignored --nocapture
+
+# Nothing is built in there: a network of its own leads nowhere.
+test-machine: machine-tools control-plane consumer ## The agent's package on a whole machine in QEMU: its VRF, a reboot, power cuts, wrong clocks. As root.
+	$(CARGO) build --quiet --workspace --bins
+	$(CARGO) test --quiet -p tests --test machine --no-run
+	tests/machine/build.sh >/dev/null
+	deb=$$(agent/packaging/deb.sh) && FIREWALL_AGENT_DEB=$$deb unshare --net \
+		$(CARGO) test --quiet --offline -p tests --test machine -- --ignored --nocapture --test-threads=1
 
 # Begins with what is kept in fuzz/corpus and with every named case, and keeps what is new to it: `make fuzz-keep` then
 # leaves the smallest set that reaches as much.
@@ -99,6 +107,9 @@ tools: ## Installs the Debian packages that the tests use (as root), or names th
 
 control-plane: ## Builds the control plane for tests and the demo, if it is not there.
 	@tests/control-plane/build.sh >/dev/null
+
+machine-tools:
+	@tests/machine/tools.sh
 
 consumer: ## Builds the consumer for tests, if it is not there.
 	@tests/consumer/build.sh >/dev/null

@@ -5,6 +5,7 @@
 pub mod consumer;
 pub mod demo;
 pub mod flood;
+pub mod guest;
 pub mod harness;
 pub mod http;
 pub mod monitoring;

@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use anyhow::Context as _;
@@ -160,10 +161,21 @@ fn flag(name: &str, value: impl std::fmt::Display) -> String {
     format!("--{name}={value}")
 }
 
+static LISTEN: OnceLock<IpAddr> = OnceLock::new();
+
+/// Every cluster that this process starts from now on listens there and not on loopback: whoever is to reach it is not
+/// on this machine. The first word counts.
+pub fn listen_on(address: Ipv4Addr) {
+    LISTEN.get_or_init(|| address.into());
+}
+
 /// One of its own for each cluster of this process where loopback is a whole network (Linux), so that clusters are told
 /// apart by address in logs.
 fn own_address() -> IpAddr {
     static NEXT: AtomicU8 = AtomicU8::new(0);
+    if let Some(address) = LISTEN.get() {
+        return *address;
+    }
     let last = NEXT.fetch_add(1, Ordering::Relaxed) % 250 + 1;
     let own = Ipv4Addr::new(127, 0, 0, last);
     if TcpListener::bind((own, 0)).is_ok() {

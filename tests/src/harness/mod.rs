@@ -30,6 +30,7 @@ pub use audit::{AuditEvent, AuditObject, AuditStatus, AuditUser};
 pub use binaries::{Binaries, Program};
 pub use client::client_from;
 pub use cluster::{Cluster, ClusterOptions};
+pub use components::listen_on;
 pub use haproxy::{FrontProxy, HaProxy};
 pub use net::{FAR, FAR6, NEAR, Net, Way};
 pub use pki::{Authority, Pair};
