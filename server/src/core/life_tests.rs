@@ -373,6 +373,7 @@ fn seen(firewall: &FirewallName) -> Seen<'_> {
         certificate: None,
         certified_until: None,
         id_taken: false,
+        baked: None,
     }
 }
 
