@@ -27,6 +27,8 @@ use crate::state::{State, StateError};
 
 /// How often ServiceAccounts are looked through whose Firewall is gone.
 const ACCOUNTS_EVERY: Duration = Duration::from_secs(15);
+/// So many seconds a Firewall may take from the webhook into the API server and into our cache.
+const ADMITTED_WITHIN: i64 = 120;
 const REMEMBERED: SignedDuration = SignedDuration::from_hours(24);
 
 /// Remembers what it has cleared away, by the time at which the Firewall was first missed, so that it is done once.
@@ -227,6 +229,14 @@ async fn accounts(approver: &Approver) -> Result<(), Failure> {
             .get(names::NAMESPACE_LABEL)
             .cloned()
             .unwrap_or_default();
+        let admitted = account
+            .annotations()
+            .get(names::ADMITTED)
+            .and_then(|time| time.parse().ok());
+        if admitted.is_some_and(|second: i64| Timestamp::now().as_second() - second < ADMITTED_WITHIN) {
+            // Its Firewall is on its way.
+            continue;
+        }
         // One that cannot be read is there all the same.
         if !approver.serves(&of) || approver.all_firewalls().any(|firewall| firewall.name_any() == name) {
             continue;

@@ -48,6 +48,7 @@ const MISUSED: [(Decided, Reason); 8] = [
 pub struct Metrics {
     decisions: Family<Labels, Counter>,
     handovers: Family<Labels, Counter>,
+    admissions: Family<Labels, Counter>,
     approval: Histogram,
     issue: Histogram,
     recovery: Histogram,
@@ -95,6 +96,7 @@ impl Metrics {
         Self {
             decisions,
             handovers: Family::default(),
+            admissions: Family::default(),
             approval: Histogram::new(REQUEST_SECONDS),
             issue: Histogram::new(REQUEST_SECONDS),
             recovery: Histogram::new(RECOVERY_SECONDS),
@@ -140,6 +142,13 @@ impl Metrics {
         self.handovers.get_or_create(&labels).inc();
     }
 
+    /// The webhook answered for a Firewall.
+    pub fn admitted(&self, create: bool, answer: &str) {
+        let operation = if create { "create" } else { "update" };
+        let labels = vec![("operation", operation.to_owned()), ("answer", answer.to_owned())];
+        self.admissions.get_or_create(&labels).inc();
+    }
+
     pub fn recovered(&self, since: Timestamp, now: Timestamp) {
         self.recovery.observe(seconds(since, now));
     }
@@ -164,6 +173,11 @@ impl Metrics {
             "handovers",
             "Verdicts that a firewall has to come in anew, by reason",
             self.handovers.clone(),
+        );
+        registry.register(
+            "admissions",
+            "Firewalls that the webhook was asked about, by operation and answer",
+            self.admissions.clone(),
         );
         registry.register_with_unit(
             "approval_duration",

@@ -100,6 +100,15 @@ impl Seed {
         })
     }
 
+    /// The same seed for whoever answers while another leads. What it writes is its own business.
+    pub fn beside(&self, client: Client) -> Self {
+        Self {
+            client,
+            leads: None,
+            ..self.clone()
+        }
+    }
+
     /// Where firewalls reach this seed now.
     pub fn endpoint(&self) -> Endpoint {
         self.endpoint.read().unwrap_or_else(PoisonError::into_inner).clone()

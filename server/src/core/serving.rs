@@ -4,8 +4,12 @@
 //! Each certificate has a CA of its own, whose key nobody keeps. A new one is made, and its CA put beside those that are
 //! trusted; when every API server has heard of that it is served; when every replica serves it the old CA goes.
 
+use std::time::Duration;
+
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
+
+use super::health::Health;
 
 /// How long things may take, by the life of a certificate.
 #[derive(Clone, Copy, Debug)]
@@ -112,6 +116,40 @@ pub fn step(stood: &Stood<'_>, trusted: &[String], host: &str, now: Timestamp, t
         return Step::Make;
     }
     Step::Wait
+}
+
+/// What a replica knows of what it serves.
+pub struct Known<'a> {
+    /// How long ago it looked.
+    pub ago: Option<Duration>,
+    pub failed: Option<&'a str>,
+    pub serving: Option<&'a Facts>,
+    /// Whether API servers trust it; none: they are not told of the webhook.
+    pub trusted: Option<bool>,
+}
+
+/// Whether API servers that ask this replica get an answer.
+pub fn health(known: &Known<'_>, name: &str, now: Timestamp, times: &Times) -> Health {
+    let late = times.settle.unsigned_abs() / 2;
+    let Some(ago) = known.ago.filter(|ago| *ago <= late) else {
+        // What it serves may be another's turn by now.
+        let why = known.failed.unwrap_or("it was not looked at yet");
+        return Health::Away(why.into());
+    };
+    let Some(trusted) = known.trusted else {
+        return Health::Away(format!(
+            "MutatingWebhookConfiguration {name} is not there: apply manifests/webhook"
+        ));
+    };
+    match known.serving {
+        None => Health::Away("there is no certificate yet: whoever leads makes one".into()),
+        Some(facts) if facts.until <= now => Health::Away(format!("its certificate ended at {}", facts.until)),
+        Some(_) if !trusted => Health::Away(format!(
+            "MutatingWebhookConfiguration {name} does not have its CA or path: whoever leads puts them there, seen {} s ago",
+            ago.as_secs()
+        )),
+        Some(_) => Health::Good,
+    }
 }
 
 #[cfg(test)]
