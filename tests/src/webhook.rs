@@ -201,7 +201,13 @@ impl<'a> Hooked<'a> {
             .lines()
             .filter(|line| line.starts_with("firewall_approver_admissions_total") && line.contains(&of));
         lines
-            .map(|line| line.rsplit(' ').next().unwrap_or_default().parse::<u64>().context("no number"))
+            .map(|line| {
+                line.rsplit(' ')
+                    .next()
+                    .unwrap_or_default()
+                    .parse::<u64>()
+                    .context("no number")
+            })
             .sum()
     }
 }

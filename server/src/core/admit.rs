@@ -111,10 +111,13 @@ pub fn need(asked: &Asked<'_>, now: Timestamp) -> Need {
     kept.map_or(Need::Nothing, |epoch| Need::Credential(name, Some(epoch)))
 }
 
-/// The first epoch that a new Firewall of this name may have: never one of before.
-pub fn epoch(record: Option<&Record>, now: Timestamp) -> u32 {
+/// The first epoch that a new Firewall of this name may have: never one of before. `given` is what was answered a moment ago,
+/// or came along from another seed that it was left for as quickly.
+pub fn epoch(given: Option<u32>, record: Option<&Record>, now: Timestamp) -> u32 {
     let held = record.and_then(|record| record.credential.as_ref());
-    next_epoch(held, Some(first_epoch(now)))
+    given
+        .filter(|given| held.is_none_or(|held| held.epoch < *given))
+        .unwrap_or_else(|| next_epoch(held, Some(first_epoch(now))))
 }
 
 /// The answer to what came of it: epoch and userdata as they should be.

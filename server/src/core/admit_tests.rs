@@ -103,7 +103,7 @@ fn a_name_that_no_certificate_holds_is_refused_when_it_is_made_and_never_when_it
 
 #[test]
 fn a8_the_epoch_is_after_every_one_that_there_was() {
-    assert_eq!(epoch(None, at(0)), 1_790_000_000);
+    assert_eq!(epoch(None, None, at(0)), 1_790_000_000);
     let credential = Credential {
         kind: CredentialKind::Token,
         epoch: 1_790_000_070,
@@ -116,8 +116,12 @@ fn a8_the_epoch_is_after_every_one_that_there_was() {
         credential: Some(credential),
         ..Record::default()
     };
-    assert_eq!(epoch(Some(&record), at(0)), 1_790_000_071);
-    assert_eq!(epoch(Some(&record), at(100)), 1_790_000_100);
+    assert_eq!(epoch(None, Some(&record), at(0)), 1_790_000_071);
+    assert_eq!(epoch(None, Some(&record), at(100)), 1_790_000_100);
+    // Asked again it is the same; left within seconds it is not that of the other seed.
+    let given = |epoch_of: u32| epoch(Some(epoch_of), Some(&record), at(80));
+    assert_eq!(given(1_790_000_071), 1_790_000_071);
+    assert_eq!(given(1_790_000_070), 1_790_000_080);
 }
 
 #[test]

@@ -69,7 +69,7 @@ impl Hook {
     async fn of_token(&self, wanted: &Wanted<'_>) -> Result<(u32, SecretString), Problem> {
         let key = self.key().await?;
         let mut ground = self.ground(wanted).await?;
-        if wanted.create && wanted.epoch.is_none() {
+        if wanted.create && wanted.epoch != Some(ground.epoch) {
             ground.epoch = self.free(key, wanted, ground.epoch).await?;
         }
         let token = key.token(wanted.namespace, wanted.name, ground.epoch);
@@ -137,9 +137,10 @@ impl Hook {
             None => PrivateKey::generate().map_err(|e| other(&e))?,
         };
         Ok(Ground {
-            epoch: wanted
-                .epoch
-                .unwrap_or_else(|| admit::epoch(record.as_ref(), Timestamp::now())),
+            epoch: match wanted.epoch {
+                Some(epoch) if !wanted.create => epoch,
+                given => admit::epoch(given, record.as_ref(), Timestamp::now()),
+            },
             extension: BootstrapExtension {
                 firewall: wanted.name.clone(),
                 handover_keys: vec![handover_key.public()],

@@ -100,7 +100,7 @@ async fn without_an_approver_no_firewall_is_made_and_every_one_that_there_is_can
     assert_eq!(userdata(&now), TEMPLATE);
     // When it is back the next change puts it right.
     let _approver = hooked.approver(&[]).await.unwrap();
-    let patch = json!({ "spec": { "interval": "11s" } });
+    let patch = json!({ "spec": { "size": "another" } });
     let now = firewalls
         .patch(&made.name_any(), &PatchParams::default(), &Patch::Merge(&patch))
         .await
