@@ -13,7 +13,7 @@ export RUST_BACKTRACE ?= 0
 FUZZ = $(CARGO) +nightly fuzz
 TARGET ?= csr handover kubeconfig report
 
-.PHONY: help demo soak flood test test-quick test-long fuzz fuzz-keep lint sbom policies compat-dump tools control-plane consumer differential clean-cache
+.PHONY: help demo soak flood test test-quick test-long fuzz fuzz-keep lint agent deb sbom policies compat-dump tools control-plane consumer differential clean-cache
 
 help: ## This list.
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "  %-14s %s\n", $$1, $$2 }'
@@ -68,6 +68,12 @@ lint: ## Formatting, clippy, licences and sources, go vet.
 	cd tests/control-plane && CGO_ENABLED=0 go vet -trimpath .
 	cd tests/consumer && CGO_ENABLED=0 go vet -trimpath .
 	cd tests/differential && CGO_ENABLED=0 go vet -trimpath .
+
+agent: ## Builds firewall-agent as it is shipped: static, for any distribution of this architecture.
+	@agent/packaging/build.sh
+
+deb: ## Makes the Debian package of firewall-agent, DEB_VERSION= if not that of now.
+	@agent/packaging/deb.sh $(DEB_VERSION)
 
 sbom: ## Writes what is in the two programs into target/sbom, as CycloneDX.
 	@tests/sbom.sh

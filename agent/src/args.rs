@@ -10,6 +10,7 @@ use jiff::SignedDuration;
 
 use crate::machine;
 use crate::paths::Paths;
+use crate::vrf::{Vrf, vrf};
 
 /// Gives a firewall its access to its seed, and keeps it.
 #[derive(Debug, Parser)]
@@ -64,6 +65,9 @@ pub struct RunArgs {
     /// How often the shoot is asked for news, in case a watch did not tell them (1s to 1h)
     #[arg(long, env = "FIREWALL_AGENT_POLL_INTERVAL", default_value = "5m", value_parser = poll_interval)]
     pub poll_interval: SignedDuration,
+    /// VRF to run in: a name, `none`, or `auto`: the one that firewall-controller.service names (`ip vrf exec <name>`), if any
+    #[arg(long, env = "FIREWALL_AGENT_VRF", default_value = "auto", value_parser = vrf)]
+    pub vrf: Vrf,
     /// How log lines look
     #[arg(long, env = "FIREWALL_AGENT_LOG_FORMAT", value_enum, default_value = "text")]
     pub log_format: Format,

@@ -12,6 +12,7 @@ mod lifeline;
 mod link;
 mod machine;
 mod monitor;
+mod notify;
 mod own;
 mod pair;
 mod paths;
@@ -22,6 +23,7 @@ mod shoot;
 mod status;
 mod store;
 mod token;
+mod vrf;
 
 use std::fmt::Display;
 use std::io::Write;
@@ -40,16 +42,32 @@ pub use store::StoreError;
 
 use args::{Command, Output};
 
-/// The whole program.
-pub async fn main() -> ExitCode {
-    let args: Args = match settings::read() {
-        Ok(args) => args,
-        Err(code) => return code,
+/// What comes before the first thread: what is wanted, and the place to do it. Rights that are dropped here are dropped for
+/// the whole process.
+pub fn begin() -> Result<(Args, Option<String>), ExitCode> {
+    let args: Args = settings::read()?;
+    let Command::Run(run) = &args.command else {
+        return Ok((args, None));
     };
+    match vrf::enter(&run.vrf) {
+        Ok(vrf) => Ok((args, vrf)),
+        Err(error) => {
+            notify::status(&error.to_string());
+            let _ = writeln!(std::io::stderr(), "firewall-agent: {error}");
+            Err(ExitCode::FAILURE)
+        }
+    }
+}
+
+/// The whole program, in the VRF that it is in by now.
+pub async fn main(args: Args, vrf: Option<String>) -> ExitCode {
     let outcome = match &args.command {
         Command::Run(run) => {
             log::init(run.log_format, run.log_level);
             settings::warn_of_strangers(&Args::command());
+            if let Some(vrf) = vrf {
+                tracing::info!(vrf, "runs in a VRF");
+            }
             let settings = run.settings(args.paths());
             return process::serve("firewall-agent", |stop| machine::run(settings, stop)).await;
         }

@@ -3,5 +3,8 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    cluster::process::main("firewall-agent", agent::main())
+    match agent::begin() {
+        Ok((args, vrf)) => cluster::process::main("firewall-agent", agent::main(args, vrf)),
+        Err(code) => code,
+    }
 }

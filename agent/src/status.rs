@@ -13,6 +13,7 @@ use thiserror::Error;
 use crate::core::{Job, Standing, Why};
 use crate::files::{self, FileError};
 use crate::machine::Machine;
+use crate::notify;
 use crate::paths::Paths;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -107,6 +108,25 @@ impl Status {
         })
     }
 
+    /// For people, in one line: what it does, until when its access is good, and what stands in the way.
+    pub fn line(&self) -> String {
+        let mut line = if self.waits == waits(Why::Steady) {
+            "all is well".to_owned()
+        } else {
+            format!("waits for {}", self.waits)
+        };
+        // Writing into a string cannot fail.
+        let _ = match &self.certificate {
+            Some(used) if is_token(&used.issuer) => write!(line, "; token until {}", used.not_after),
+            Some(used) => write!(line, "; certificate until {}", used.not_after),
+            None => write!(line, "; no access to the seed yet"),
+        };
+        for (job, problem) in &self.problems {
+            let _ = write!(line, "; {job}: {problem}");
+        }
+        line
+    }
+
     /// For people, a line a fact.
     pub fn text(&self) -> String {
         let none = || "-".to_owned();
@@ -196,6 +216,7 @@ impl Machine {
         if self.status.as_ref() == Some(&status) {
             return;
         }
+        notify::status(&status.line());
         let written = serde_json::to_string_pretty(&status)
             .map_err(|e| e.to_string())
             .and_then(|text| {

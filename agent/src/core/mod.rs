@@ -5,6 +5,7 @@ mod backoff;
 mod learn;
 mod next;
 mod times;
+mod unit;
 
 use jiff::Timestamp;
 
@@ -12,6 +13,7 @@ pub use backoff::{Pace, Patience};
 pub use learn::{Event, REFUSALS, Void};
 pub use next::next;
 pub use times::{RENEWAL_EARLIEST, RENEWAL_LATEST, lifeline_renewal_at, renewal_at, token_refresh_at};
+pub use unit::{is_vrf_name, vrf_of};
 
 /// What is tried again on its own when it fails, without holding up the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

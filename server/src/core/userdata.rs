@@ -16,7 +16,7 @@ pub use formats::{butane, cloud_config};
 use text::{TextError, member, members, put};
 
 /// The agent's unit. It needs nothing on the machine beside the program.
-pub const UNIT: &str = include_str!("../../../agent/firewall-agent.service");
+pub const UNIT: &str = include_str!("../../../agent/packaging/firewall-agent.service");
 pub const UNIT_NAME: &str = "firewall-agent.service";
 pub const BOOTSTRAP_KUBECONFIG: &str = "/etc/firewall-controller/.bootstrap.kubeconfig";
 /// The unit's EnvironmentFile.

@@ -1,0 +1,16 @@
+#!/bin/sh
+# deb.sh [VERSION]: makes the Debian package of firewall-agent. The only line on stdout is where it is.
+set -eu
+
+cd "$(dirname "$0")/../.."
+binary=$(agent/packaging/build.sh)
+tool=$(tests/cargo-tool.sh cargo-deb 3.8.0)
+version=${1:-$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)-1}
+target=$(basename "$(dirname "$(dirname "$binary")")")
+# The same commit makes the same package.
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 0)}
+export SOURCE_DATE_EPOCH
+mkdir -p target/debian
+"$tool" deb --quiet --package agent --target "$target" --no-build --no-strip --no-dbgsym \
+    --deb-version "$version" --output target/debian/ >&2
+echo "$PWD/target/debian/firewall-agent_${version}_$(dpkg --print-architecture).deb"
