@@ -52,6 +52,10 @@ impl Served {
         let _ = self.hook.set(hook);
     }
 
+    pub fn hook(&self) -> Option<Arc<Hook>> {
+        self.hook.get().cloned()
+    }
+
     /// Waits until every API server that asks has its answer.
     pub async fn drain(&self) {
         if let Some(hook) = self.hook.get() {

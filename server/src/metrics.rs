@@ -93,10 +93,12 @@ impl Metrics {
         for (decided, reason) in MISUSED {
             drop(decisions.get_or_create(&decision(decided, Some(reason))));
         }
+        let admissions = Family::<Labels, Counter>::default();
+        drop(admissions.get_or_create(&admission("create", "refused")));
         Self {
             decisions,
             handovers: Family::default(),
-            admissions: Family::default(),
+            admissions,
             approval: Histogram::new(REQUEST_SECONDS),
             issue: Histogram::new(REQUEST_SECONDS),
             recovery: Histogram::new(RECOVERY_SECONDS),
@@ -145,8 +147,7 @@ impl Metrics {
     /// The webhook answered for a Firewall.
     pub fn admitted(&self, create: bool, answer: &str) {
         let operation = if create { "create" } else { "update" };
-        let labels = vec![("operation", operation.to_owned()), ("answer", answer.to_owned())];
-        self.admissions.get_or_create(&labels).inc();
+        self.admissions.get_or_create(&admission(operation, answer)).inc();
     }
 
     pub fn recovered(&self, since: Timestamp, now: Timestamp) {
@@ -310,6 +311,10 @@ impl Standings {
             requests,
         );
     }
+}
+
+fn admission(operation: &str, answer: &str) -> Labels {
+    vec![("operation", operation.to_owned()), ("answer", answer.to_owned())]
 }
 
 fn decision(decided: Decided, reason: Option<Reason>) -> Labels {

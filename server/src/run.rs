@@ -115,24 +115,20 @@ async fn start(
         .as_ref()
         .map_or_else(|| client.clone(), |leads| leads.client(client.clone()));
     let seed = Seed::connect(operator, work, leads, run).await?;
-    let hook = match run.webhook_listen.filter(|_| !run.dry_run) {
-        Some(address) => {
-            let beside = seed.beside(client.clone());
-            let hook = Arc::new(Hook::new(
-                beside,
-                &lease_of(&run.namespaces),
-                run,
-                served.metrics.clone(),
-            ));
-            watches.spawn("webhook", webhook::start(address, Arc::clone(&hook)).await?);
-            let leads = seed.leads.clone();
-            let leads = move || leads.as_ref().is_some_and(cluster::lease::Leadership::holds);
-            watches.spawn("look at the webhook", Arc::clone(&hook).follow(run.clone(), leads));
-            served.hooks(Arc::clone(&hook));
-            Some(hook)
-        }
-        None => None,
-    };
+    if let Some(address) = run.webhook_listen.filter(|_| !run.dry_run) {
+        let beside = seed.beside(client.clone());
+        let hook = Arc::new(Hook::new(
+            beside,
+            &lease_of(&run.namespaces),
+            run,
+            served.metrics.clone(),
+        ));
+        watches.spawn("webhook", webhook::start(address, Arc::clone(&hook)).await?);
+        let leads = seed.leads.clone();
+        let leads = move || leads.as_ref().is_some_and(cluster::lease::Leadership::holds);
+        watches.spawn("look at the webhook", Arc::clone(&hook).follow(run.clone(), leads));
+        served.hooks(hook);
+    }
     if !run.dry_run {
         let waiting = |why: Result<&str, &Failure>| match why {
             Ok(holder) => {
@@ -158,7 +154,7 @@ async fn start(
         "serving this seed; firewalls work with {}s (--seed-access)", Mode::from(run.seed_access).as_str()
     );
     watches.spawn("self-test of the policies", selftest.keep(run.poll_interval));
-    Workers::start(seed, key, kind, words, served, run, watches, hook).await
+    Workers::start(seed, key, kind, words, served, run, watches).await
 }
 
 /// Approvers for different namespaces do not stand in for one another.
@@ -189,7 +185,6 @@ impl Workers {
         served: &Served,
         run: &Run,
         mut watches: Tasks,
-        hook: Option<Arc<Hook>>,
     ) -> anyhow::Result<Self> {
         let stop = watches.stop.clone();
         let mut workers = Tasks::new(stop.clone());
@@ -370,6 +365,7 @@ impl Workers {
                 }
             });
         }
+        let hook = served.hook();
         if let Some(hook) = &hook {
             let keeping = webhook::keep(Arc::clone(&approver), Arc::clone(hook));
             watches.spawn("keeping of the webhook's certificate", keeping);
