@@ -11,10 +11,13 @@ use contract::names;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use kube::api::{Api, PostParams};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 use serde_json::{Value, json};
-use tokio::io::copy_bidirectional;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
+use tokio_rustls::TlsConnector;
 
 use crate::harness::{PATIENCE, eventually};
 use crate::programs::Program;
@@ -210,6 +213,35 @@ impl<'a> Hooked<'a> {
             })
             .sum()
     }
+}
+
+/// Asks a replica as an API server does, at this path; the status and what follows.
+pub async fn ask(address: SocketAddr, ca: &[u8], path: &str, body: &str) -> anyhow::Result<(u16, String)> {
+    let mut roots = rustls::RootCertStore::empty();
+    for der in CertificateDer::pem_slice_iter(ca) {
+        roots.add(der?)?;
+    }
+    let config = rustls::ClientConfig::builder()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let stream = TcpStream::connect(address).await?;
+    let mut stream = TlsConnector::from(Arc::new(config))
+        .connect(address.ip().into(), stream)
+        .await?;
+    let request = format!(
+        "POST {path} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = Vec::new();
+    // Whoever answers before it has read everything may cut it off.
+    let _ = stream.read_to_end(&mut answer).await;
+    let answer = String::from_utf8(answer)?;
+    let status = answer
+        .get(9..12)
+        .with_context(|| format!("no status: {answer}"))?
+        .parse()?;
+    Ok((status, answer))
 }
 
 pub fn userdata(firewall: &DynamicObject) -> &str {

@@ -9,7 +9,7 @@ use kube::{Api, ResourceExt as _};
 use serde_json::json;
 use tests::harness::{PATIENCE, eventually};
 use tests::programs::ApproverHome;
-use tests::webhook::{A_SECOND, Hooked, TEMPLATE, TO_ALL, userdata};
+use tests::webhook::{A_SECOND, Hooked, TEMPLATE, TO_ALL, ask, userdata};
 use tests::world::World;
 use tokio::time::Instant;
 
@@ -223,4 +223,73 @@ async fn d1_two_replicas_give_the_same_bytes_and_the_one_that_waits_answers_whil
     .unwrap();
     let _agent = machine.start().unwrap();
     tests::world::bootstrapped(&machine).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a3_whoever_reaches_the_port_and_is_no_api_server_gets_no_credential() {
+    let world = World::new("shoot--baked--stranger").await.unwrap();
+    let hooked = Hooked::install(&world).await.unwrap();
+    let approver = hooked.approver(&[]).await.unwrap();
+    let made = hooked.make("00001", TEMPLATE).await.unwrap();
+    // As an API server asks about a Firewall that there is, to the byte.
+    let mut object = serde_json::to_value(&made).unwrap();
+    object["spec"]["userdata"] = json!(TEMPLATE);
+    let review = json!({
+        "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+        "request": {
+            "uid": "x", "operation": "UPDATE", "name": made.name_any(), "namespace": world.namespace(),
+            "kind": { "group": "firewall.metal-stack.io", "version": "v2", "kind": "Firewall" },
+            "resource": { "group": "firewall.metal-stack.io", "version": "v2", "resource": "firewalls" },
+            "userInfo": {}, "object": object, "oldObject": object,
+        },
+    })
+    .to_string();
+    let configuration = hooked.configuration().await.unwrap();
+    let client = configuration.webhooks.unwrap().remove(0).client_config;
+    let url = client.url.unwrap();
+    let path = &url[url.find("/mutate-firewalls/").unwrap()..];
+    let (address, ca) = (approver.webhook().await.unwrap(), client.ca_bundle.unwrap().0);
+    let guess = format!("/mutate-firewalls/{}", "0".repeat(64));
+    for guess in [
+        "/",
+        "/mutate-firewalls",
+        "/mutate-firewalls/",
+        &guess,
+        &path[..path.len() - 1],
+        "/metrics",
+        "/readyz",
+    ] {
+        let (status, answer) = ask(address, &ca, guess, &review).await.unwrap();
+        assert!(
+            status == 404 && !answer.contains("userdata") && !answer.contains("patch"),
+            "{guess}: {answer}"
+        );
+    }
+    let (status, answer) = ask(address, &ca, path, &review).await.unwrap();
+    assert!(status == 200 && answer.contains("\"patch\""), "{answer}");
+    // Of what is none of ours nothing is said, and what cannot be read is no reason to end.
+    for (body, wanted) in [
+        (review.replace("\"firewalls\"", "\"pods\""), 200),
+        ("{}".to_owned(), 400),
+        ("x".to_owned(), 400),
+    ] {
+        let (status, answer) = ask(address, &ca, path, &body).await.unwrap();
+        assert!(status == wanted && !answer.contains("\"patch\""), "{answer}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_opens_many_connections_and_asks_nothing_holds_up_nobody() {
+    let world = World::new("shoot--baked--many").await.unwrap();
+    let hooked = Hooked::install(&world).await.unwrap();
+    let approver = hooked.approver(&[]).await.unwrap();
+    let address = approver.webhook().await.unwrap();
+    let mut silent = Vec::new();
+    for _ in 0..600 {
+        silent.push(tokio::net::TcpStream::connect(address).await.unwrap());
+    }
+    for _ in 0..5 {
+        hooked.try_it("probe").await.unwrap();
+    }
+    drop(silent);
 }
