@@ -107,7 +107,7 @@ async fn start(
 ) -> anyhow::Result<Workers> {
     let client = operator.client();
     preflight::check(&client, run).await?;
-    let mut selftest = SelfTest::new(client.clone(), &run.namespaces);
+    let mut selftest = SelfTest::new(client.clone(), run);
     selftest.held().await?;
     // A dry run writes nothing that two could write differently, and may stand beside whoever leads.
     let leads = (!run.dry_run).then(|| elector.leadership());

@@ -140,7 +140,7 @@ impl Seed {
         }
         preflight::check(&candidate.client, run).await?;
         // Each try leaves a request behind, so what was refused is not tried again at once.
-        if let Err(refused) = SelfTest::new(candidate.client.clone(), &run.namespaces).held().await {
+        if let Err(refused) = SelfTest::new(candidate.client.clone(), run).held().await {
             self.operator.refuse(candidate);
             return Err(refused.into());
         }

@@ -95,6 +95,8 @@ impl<'a> Hooked<'a> {
             front: Front::new().await?,
             name: lease(place.namespace()),
         };
+        let policy = format!("{}/policy.yaml", manifests("webhook"));
+        place.seed.kubectl_apply(policy.as_ref()).await?;
         let rbac = std::fs::read_to_string(format!("{}/rbac.yaml", manifests("webhook")))?;
         let rbac = rbac
             .replace("firewall-approver-webhook", &format!("{}-webhook", hooked.name))

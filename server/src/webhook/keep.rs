@@ -22,16 +22,21 @@ pub enum KeepError {
     Stored(#[from] StoredError),
     #[error("MutatingWebhookConfiguration {0} is not there: apply manifests/webhook, or leave --webhook-listen away")]
     NotConfigured(String),
+    #[error(
+        "what is written into MutatingWebhookConfiguration {0} or Secret {1} does not stay: somebody else writes caBundle or path"
+    )]
+    Undone(String, String),
     #[error("MutatingWebhookConfiguration {0} has entries for several addresses, or none: apply manifests/webhook")]
     NoHost(String),
 }
 
+/// More steps than that follow one another at once only where somebody else undoes them.
+const STEPS: u32 = 8;
+
 pub async fn keep(approver: Arc<Approver>, hook: Arc<Hook>) {
     loop {
-        match advance(&approver, &hook).await {
-            // What comes next may be due already.
-            Ok(true) => continue,
-            Ok(false) => {
+        match steps(&approver, &hook).await {
+            Ok(()) => {
                 approver.is_news("webhook", "");
             }
             Err(error) if approver.is_news("webhook", &error.to_string()) => {
@@ -41,6 +46,16 @@ pub async fn keep(approver: Arc<Approver>, hook: Arc<Hook>) {
         }
         tokio::time::sleep(hook.times.look.unsigned_abs()).await;
     }
+}
+
+/// What comes next may be due already.
+async fn steps(approver: &Approver, hook: &Hook) -> Result<(), KeepError> {
+    for _ in 0..STEPS {
+        if !advance(approver, hook).await? {
+            return Ok(());
+        }
+    }
+    Err(KeepError::Undone(hook.name.clone(), hook.secret.clone()))
 }
 
 /// One step; whether there was any.

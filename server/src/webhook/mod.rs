@@ -38,7 +38,7 @@ use configured::Configured;
 use stored::{Pair, Stored};
 
 /// So many are answered at a time: each may be megabytes.
-const TURNS: u32 = 8;
+const TURNS: u32 = 4;
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
 /// As long as an answer may take, and the rest.
 const CONNECTION_LIFE: Duration = Duration::from_secs(20);

@@ -1,5 +1,5 @@
-//! What the webhook's component adds: one Secret that the policies leave to the approver, and a right that no policy can
-//! hold.
+//! What the webhook's component adds: one Secret that the policies leave to the approver, and a right that a policy of its own
+//! holds.
 
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::Secret;
@@ -7,10 +7,13 @@ use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 use tests::harness::{PATIENCE, eventually};
+use tests::policies::webhook_file;
 
 use super::*;
 
 const POLICY: &str = "secrets";
+/// The approver's own webhook configuration has one name, whoever tries something on it.
+static CONFIGURATION: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 fn component() -> PathBuf {
     manifests().join("../webhook")
@@ -58,108 +61,139 @@ async fn of_its_own_namespace_the_approver_writes_the_webhooks_certificate_and_n
     }
 }
 
-/// If this fails, Kubernetes has learnt it: then a policy is to hold the approver to the bundle and the path.
+#[test]
+fn the_committed_policy_is_the_one_that_is_made() {
+    let found = std::fs::read_to_string(component().join("policy.yaml")).unwrap();
+    assert_eq!(found, webhook_file(), "run `cargo run -p tests --bin policies`");
+}
+
 #[tokio::test]
-async fn no_policy_is_asked_about_webhook_configurations() {
+async fn of_all_webhook_configurations_the_approver_changes_its_own_and_there_the_cas_and_the_path() {
+    let _turn = CONFIGURATION.lock().await;
     let site = Site::new().await.unwrap();
-    let policy = json!({
-        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
-        "metadata": { "name": "nobody-writes" },
-        "spec": {
-            "failurePolicy": "Fail",
-            "matchConstraints": { "resourceRules": [
-                { "apiGroups": ["admissionregistration.k8s.io"], "apiVersions": ["*"], "operations": ["*"],
-                  "resources": ["mutatingwebhookconfigurations"] },
-                { "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"],
-                  "resourceNames": ["nobody-writes"] },
-            ] },
-            "validations": [{ "expression": "false" }],
-        },
-    });
-    let binding = json!({
-        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
-        "metadata": { "name": "nobody-writes" },
-        "spec": { "policyName": "nobody-writes", "validationActions": ["Deny"] },
-    });
-    for object in [policy, binding] {
-        site.cluster.kubectl_apply_text(&object.to_string()).await.unwrap();
+    for file in ["policy.yaml", "rbac.yaml", "webhook.yaml"] {
+        site.cluster.kubectl_apply(&component().join(file)).await.unwrap();
     }
-    let try_it = ["create", "configmap", "nobody-writes", "--dry-run=server"];
-    eventually("the policy is in force", PATIENCE, async || {
-        let output = site.cluster.kubectl(&try_it).await?;
-        ensure!(!output.status.success(), "not yet");
+    let admin: Api<MutatingWebhookConfiguration> = Api::all(site.admin.clone());
+    let all: Api<MutatingWebhookConfiguration> = Api::all(site.approver.clone());
+    let policy = "webhooks";
+    let own = names::APPROVER;
+    let params = PatchParams::default();
+    let labelled = json!({ "metadata": { "labels": { "a": "b" } } });
+    let label = Patch::Merge(&labelled);
+    let dry = PatchParams {
+        dry_run: true,
+        ..PatchParams::default()
+    };
+    eventually("right and policy are in force", PATIENCE, async || {
+        let answer = said(all.patch(own, &dry, &label).await);
+        ensure!(answer.contains(&full_name(policy)), "{answer}");
         Ok(())
     })
     .await
     .unwrap();
-    let configuration = json!({ "metadata": { "name": "nobody-asks" }, "webhooks": [] });
-    let configuration: MutatingWebhookConfiguration = serde_json::from_value(configuration).unwrap();
-    let all: Api<MutatingWebhookConfiguration> = Api::all(site.admin.clone());
-    all.create(&PostParams::default(), &configuration).await.unwrap();
-    let labelled = json!({ "metadata": { "labels": { "a": "b" } } });
-    all.patch("nobody-asks", &PatchParams::default(), &Patch::Merge(&labelled))
-        .await
-        .unwrap();
-    all.delete("nobody-asks", &DeleteParams::default()).await.unwrap();
-    let delete = [
-        "delete",
-        "validatingadmissionpolicy,validatingadmissionpolicybinding",
-        "nobody-writes",
-    ];
-    site.cluster.kubectl_ok(&delete).await.unwrap();
-}
-
-#[tokio::test]
-async fn with_the_component_the_approver_changes_its_own_webhook_configuration_and_no_other() {
-    let site = Site::new().await.unwrap();
-    for file in ["rbac.yaml", "webhook.yaml", "service.yaml"] {
-        site.cluster.kubectl_apply(&component().join(file)).await.unwrap();
-    }
-    let other = json!({ "metadata": { "name": "of-somebody" }, "webhooks": [] });
-    let other: MutatingWebhookConfiguration = serde_json::from_value(other).unwrap();
-    let admin: Api<MutatingWebhookConfiguration> = Api::all(site.admin.clone());
-    admin.create(&PostParams::default(), &other).await.unwrap();
-    let all: Api<MutatingWebhookConfiguration> = Api::all(site.approver.clone());
-    let labelled = json!({ "metadata": { "labels": { "a": "b" } } });
-    let label = Patch::Merge(&labelled);
-    let params = PatchParams::default();
-    eventually("its right", PATIENCE, async || {
-        Ok(all.patch(names::APPROVER, &params, &label).await.map(drop)?)
-    })
-    .await
-    .unwrap();
-    for answer in [
-        said(all.patch("of-somebody", &params, &label).await),
-        said(all.get("of-somebody").await),
-        said(all.delete(names::APPROVER, &DeleteParams::default()).await),
-        said(all.create(&PostParams::default(), &other).await),
-        said(all.list(&kube::api::ListParams::default()).await),
-    ] {
-        assert!(answer.contains("forbidden"), "{answer}");
-    }
-    // What is applied again leaves alone what the approver wrote.
-    let bundle = json!({ "webhooks": [{ "name": "create.firewall-approver.metal-stack.io",
-        "clientConfig": { "caBundle": "", "service": { "path": "/mutate-firewalls/x" } } }] });
+    // What it has to write, and what is applied again beside it.
+    let (create, update) = (
+        "create.firewall-approver.metal-stack.io",
+        "update.firewall-approver.metal-stack.io",
+    );
+    let entry = |name: &str, client: Value| json!({ "webhooks": [{ "name": name, "clientConfig": client }] });
+    let both = json!({ "webhooks": [
+        { "name": create, "clientConfig": { "caBundle": "LQ==", "service": { "path": "/mutate-firewalls/x" } } },
+        { "name": update, "clientConfig": { "caBundle": "LQ==", "service": { "path": "/mutate-firewalls/x" } } },
+    ] });
     let manager = PatchParams {
-        field_manager: Some(names::APPROVER.into()),
+        field_manager: Some(own.into()),
         ..PatchParams::default()
     };
-    all.patch(names::APPROVER, &manager, &Patch::Strategic(&bundle))
-        .await
-        .unwrap();
+    all.patch(own, &manager, &Patch::Strategic(&both)).await.unwrap();
     site.cluster
         .kubectl_apply(&component().join("webhook.yaml"))
         .await
         .unwrap();
-    let now = admin.get(names::APPROVER).await.unwrap();
+    let now = admin.get(own).await.unwrap();
     let path = now.webhooks.unwrap()[0].client_config.service.clone().unwrap().path;
     assert_eq!(path.as_deref(), Some("/mutate-firewalls/x"));
-    admin.delete(names::APPROVER, &DeleteParams::default()).await.unwrap();
+
+    // Whatever else there is.
+    let what = "only caBundle and path";
+    let pods = json!([{ "apiGroups": ["*"], "apiVersions": ["*"], "operations": ["*"], "resources": ["*"] }]);
+    for change in [
+        entry(create, json!({ "service": { "name": "another" } })),
+        entry(create, json!({ "service": { "namespace": "another" } })),
+        entry(create, json!({ "service": { "port": 8443 } })),
+        entry(create, json!({ "service": null, "url": "https://thief.example/x" })),
+        json!({ "webhooks": [{ "name": create, "rules": pods }] }),
+        json!({ "webhooks": [{ "name": create, "failurePolicy": "Ignore" }] }),
+        json!({ "webhooks": [{ "name": update, "failurePolicy": "Fail" }] }),
+        json!({ "webhooks": [{ "name": create, "namespaceSelector": { "matchLabels": { "a": "b" } } }] }),
+        json!({ "webhooks": [{ "name": create, "objectSelector": { "matchLabels": { "a": "b" } } }] }),
+        json!({ "webhooks": [{ "name": update, "matchConditions": [{ "name": "another-spec", "expression": "true" }] }] }),
+        json!({ "webhooks": [{ "name": create, "timeoutSeconds": 30 }] }),
+        json!({ "webhooks": [{ "name": create, "reinvocationPolicy": "Never" }] }),
+        json!({ "webhooks": [{ "name": create, "sideEffects": "None" }] }),
+        json!({ "webhooks": [{ "name": create, "$patch": "delete" }] }),
+        json!({ "webhooks": [{ "name": "a.thief.example", "sideEffects": "None", "admissionReviewVersions": ["v1"],
+            "clientConfig": { "url": "https://thief.example/x" }, "rules": pods }] }),
+    ] {
+        let changed = all.patch(own, &params, &Patch::Strategic(&change)).await;
+        refused(&change.to_string(), changed, policy, what);
+    }
+    refused("a label", all.patch(own, &params, &label).await, policy, "no metadata");
+    // Where an address of its own stands there, its host stays.
+    let to_url = |url: &str| {
+        let client = json!({ "service": null, "url": url });
+        json!({ "webhooks": [{ "name": create, "clientConfig": client }, { "name": update, "clientConfig": client }] })
+    };
+    let at_url = to_url("https://127.0.0.1:9443/a");
+    admin.patch(own, &params, &Patch::Strategic(&at_url)).await.unwrap();
+    let other_path = entry(create, json!({ "url": "https://127.0.0.1:9443/b" }));
+    all.patch(own, &params, &Patch::Strategic(&other_path)).await.unwrap();
+    for url in [
+        "https://127.0.0.1:9444/b",
+        "https://127.0.0.2:9443/b",
+        "https://thief.example/b",
+    ] {
+        let change = entry(create, json!({ "url": url }));
+        refused(
+            url,
+            all.patch(own, &params, &Patch::Strategic(&change)).await,
+            policy,
+            what,
+        );
+    }
+
+    // And of others nothing, also where RBAC would let it.
+    let other = json!({ "metadata": { "name": "of-somebody" }, "webhooks": [] });
+    let other: MutatingWebhookConfiguration = serde_json::from_value(other).unwrap();
+    admin.create(&PostParams::default(), &other).await.unwrap();
+    let forbidden = said(all.patch("of-somebody", &params, &label).await);
+    assert!(
+        forbidden.contains("forbidden") && !forbidden.contains("Policy"),
+        "{forbidden}"
+    );
+    for verb in ["create", "patch", "delete"] {
+        site.give_too_much("admissionregistration.k8s.io", "mutatingwebhookconfigurations", verb)
+            .await;
+        eventually("too much", PATIENCE, async || {
+            let answer = match verb {
+                "create" => said(all.create(&PostParams::default(), &other).await),
+                "patch" => said(all.patch("of-somebody", &params, &label).await),
+                _ => said(all.delete(own, &DeleteParams::default()).await),
+            };
+            ensure!(answer.contains(&full_name(policy)), "{verb}: {answer}");
+            Ok(())
+        })
+        .await
+        .unwrap();
+    }
+    admin.delete(own, &DeleteParams::default()).await.unwrap();
     admin.delete("of-somebody", &DeleteParams::default()).await.unwrap();
 }
 
 #[tokio::test]
 async fn the_component_is_added_to_the_seeds_manifests_as_it_is() {
+    let _turn = CONFIGURATION.lock().await;
     let site = Site::new().await.unwrap();
     let overlay = tempfile::tempdir().unwrap();
     let up = "../".repeat(overlay.path().components().count() - 1);

@@ -10,7 +10,7 @@ use serde_json::json;
 use tests::harness::{PATIENCE, eventually};
 use tests::programs::ApproverHome;
 use tests::webhook::{A_SECOND, Hooked, TEMPLATE, TO_ALL, ask, userdata};
-use tests::world::World;
+use tests::world::{Place, World, own_seed, shoot_cluster};
 use tokio::time::Instant;
 
 /// firewall-controller-manager's sync: the spec as its template has it.
@@ -292,4 +292,42 @@ async fn whoever_opens_many_connections_and_asks_nothing_holds_up_nobody() {
         hooked.try_it("probe").await.unwrap();
     }
     drop(silent);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn p24_where_the_webhooks_policy_is_missing_the_approver_serves_no_webhook() {
+    let seed = own_seed("seed-webhook-policy").await.unwrap();
+    let place = Place::empty(&seed, shoot_cluster().await.unwrap(), "shoot--baked--policy")
+        .await
+        .unwrap();
+    place.settle().await.unwrap();
+    let hooked = Hooked::install(&place).await.unwrap();
+    let bound = "validatingadmissionpolicybinding/firewall-approver-webhooks";
+    place.seed.kubectl_ok(&["delete", bound]).await.unwrap();
+    let mut approver = place.approver_with(&["--webhook-listen", TO_ALL]).unwrap();
+    assert_eq!(approver.ended(Duration::from_secs(60)).await.unwrap(), Some(1));
+    let log = place.home.log();
+    assert!(log.contains("firewall-approver-webhooks should have refused"), "{log}");
+    // Without the webhook it is none of its business.
+    let without = place.approver().unwrap();
+    let http = without.http().await.unwrap();
+    eventually("it leads", PATIENCE, || async {
+        let answer = http.get("/readyz/leader").await?;
+        anyhow::ensure!(answer.status == 200, "{}", answer.body);
+        Ok(())
+    })
+    .await
+    .unwrap();
+    assert_eq!(http.get("/readyz/webhook").await.unwrap().status, 404);
+    drop(without);
+    // Where its rights are missing, they are named.
+    let right = "clusterrole/firewall.metal-stack.io:".to_owned() + &format!("{}-webhook", hooked.name);
+    place.seed.kubectl_ok(&["delete", &right]).await.unwrap();
+    let mut approver = place.approver_with(&["--webhook-listen", TO_ALL]).unwrap();
+    assert_eq!(approver.ended(Duration::from_secs(60)).await.unwrap(), Some(1));
+    let log = place.home.log();
+    assert!(
+        log.contains("mutatingwebhookconfigurations.admissionregistration.k8s.io") && log.contains("manifests/webhook"),
+        "{log}"
+    );
 }
