@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
 use kube::api::ListParams;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
-use tests::harness::{PATIENCE, eventually};
+use tests::harness::{PATIENCE, client_from, eventually};
 use tests::programs::ApproverHome;
 use tests::webhook::{A_SECOND, Hooked, TEMPLATE, TO_ALL, ask, userdata};
 use tests::world::{Place, World, own_seed, shoot_cluster};
@@ -302,8 +303,21 @@ async fn p24_where_the_webhooks_policy_is_missing_the_approver_serves_no_webhook
         .unwrap();
     place.settle().await.unwrap();
     let hooked = Hooked::install(&place).await.unwrap();
-    let bound = "validatingadmissionpolicybinding/firewall-approver-webhooks";
-    place.seed.kubectl_ok(&["delete", bound]).await.unwrap();
+    let kubeconfig = std::fs::read_to_string(place.home.kubeconfig()).unwrap();
+    let own: Api<MutatingWebhookConfiguration> = Api::all(client_from(&kubeconfig).await.unwrap());
+    let labelled = json!({ "metadata": { "labels": { "a": "b" } } });
+    let dry = PatchParams {
+        dry_run: true,
+        ..PatchParams::default()
+    };
+    eventually("nobody is held", PATIENCE, || async {
+        Ok(own
+            .patch(&hooked.name, &dry, &Patch::Merge(&labelled))
+            .await
+            .map(drop)?)
+    })
+    .await
+    .unwrap();
     let mut approver = place.approver_with(&["--webhook-listen", TO_ALL]).unwrap();
     assert_eq!(approver.ended(Duration::from_secs(60)).await.unwrap(), Some(1));
     let log = place.home.log();
