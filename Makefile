@@ -13,7 +13,7 @@ export RUST_BACKTRACE ?= 0
 FUZZ = $(CARGO) +nightly fuzz
 TARGET ?= csr handover kubeconfig report
 
-.PHONY: help demo soak flood test test-quick test-long fuzz fuzz-keep lint agent deb sbom policies compat-dump tools control-plane consumer differential clean-cache
+.PHONY: help demo soak flood test test-quick test-long test-package fuzz fuzz-keep lint agent deb sbom policies compat-dump tools control-plane consumer differential clean-cache
 
 help: ## This list.
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "  %-14s %s\n", $$1, $$2 }'
@@ -39,10 +39,16 @@ test: tools control-plane consumer differential ## Every test, with real API ser
 test-quick: ## What needs no API server.
 	$(CARGO) test -p contract -p cluster -p server -p agent
 
-test-long: control-plane ## Properties of parsers, policy and state machine, many times over; up- and downgrade with the released version.
+test-long: control-plane test-package ## Properties of parsers, policy and state machine, many times over; up- and downgrade with the released version.
 	PROPTEST_CASES=$(LONG_CASES) $(CARGO) test -p contract -p server -p agent --lib
 	$(CARGO) build --quiet --workspace --bins
 	before=$$(tests/compat/build.sh) && UPGRADE_FROM=$$before $(CARGO) test -p tests --test e2e upgrades:: -- --test-threads=$(TEST_THREADS)
+
+# Two packages of the same build, of which one is newer.
+test-package: control-plane consumer ## Installs, upgrades, downgrades, removes and purges the agent's package in a Debian with systemd (root).
+	export PACKAGE_ROOT=$$(tests/package/root.sh) && export PACKAGE_BEFORE=$$(agent/packaging/deb.sh) && \
+	export PACKAGE_AFTER=$$(agent/packaging/deb.sh $(VERSION:v%=%)-2) && \
+	$(CARGO) build --quiet --workspace --bins && $(CARGO) test -p tests --test package -- --ignored --nocapture
 
 # Begins with what is kept in fuzz/corpus and with every named case, and keeps what is new to it: `make fuzz-keep` then
 # leaves the smallest set that reaches as much.

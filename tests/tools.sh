@@ -6,8 +6,15 @@ set -eu
 # Debian has programs for administrators where not every user looks.
 PATH=$PATH:/usr/sbin
 missing=
-for tool in strace faketime haproxy prometheus; do
-	command -v "$tool" >/dev/null 2>&1 || missing="$missing $tool"
+for tool in strace faketime haproxy prometheus tinyproxy ip systemd-analyze; do
+	case $tool in
+	# Without its service, and by the name that Debian has for it.
+	tinyproxy) package=tinyproxy-bin ;;
+	ip) package=iproute2 ;;
+	systemd-analyze) package=systemd ;;
+	*) package=$tool ;;
+	esac
+	command -v "$tool" >/dev/null 2>&1 || missing="$missing $package"
 done
 [ -n "$missing" ] || exit 0
 if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then

@@ -10,7 +10,10 @@ target=$(basename "$(dirname "$(dirname "$binary")")")
 # The same commit makes the same package.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 0)}
 export SOURCE_DATE_EPOCH
-mkdir -p target/debian
+# Not the folder in which cargo-deb works: it takes the packages of other versions away there.
+deb=$PWD/target/deb/firewall-agent_${version}_$(dpkg --print-architecture).deb
+mkdir -p target/deb
 "$tool" deb --quiet --package agent --target "$target" --no-build --no-strip --no-dbgsym \
-    --deb-version "$version" --output target/debian/ >&2
-echo "$PWD/target/debian/firewall-agent_${version}_$(dpkg --print-architecture).deb"
+    --deb-version "$version" --output "$deb.$$" >/dev/null
+mv "$deb.$$" "$deb"
+echo "$deb"

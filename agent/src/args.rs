@@ -4,9 +4,11 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use cluster::log::{Format, Level};
+use cluster::proxy::Proxy;
 use cluster::settings::Settings;
 use cluster::spans::{certificate_duration, poll_interval};
 use jiff::SignedDuration;
+use serde_json::{Map, Value};
 
 use crate::machine;
 use crate::paths::Paths;
@@ -125,7 +127,15 @@ impl Settings for Args {
                 self.state_dir
             ));
         }
-        Ok(())
+        // Whoever merely looks at the agent asks no server.
+        match self.command {
+            Command::Run(_) => Proxy::from_environment().map(drop).map_err(|e| e.to_string()),
+            Command::Status { .. } | Command::Renew => Ok(()),
+        }
+    }
+
+    fn surroundings(&self) -> Map<String, Value> {
+        cluster::proxy::shown()
     }
 }
 

@@ -1,27 +1,28 @@
 //! Telling the consumer that its kubeconfig for the seed changed. What it was last told of is kept as a hash of that
-//! file, so a restart neither forgets it nor tells it twice, and a renewal, which changes the pair only, tells nothing.
+//! file, so a restart neither forgets it nor tells it twice, and a renewal, which changes the pair only, tells nothing. How
+//! often the hook may be run is the core's decision.
 
 use std::process::Stdio;
 use std::time::Duration;
 
 use contract::digest::sha256_hex;
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use tokio::process::Command;
 use tracing::info;
 
-use crate::core::{Job, Patience};
+use crate::core::{Event, Job, Patience};
 use crate::machine::Machine;
-use crate::store::{Access, Handled};
+use crate::store::{Access, Handled, StoreError};
 
 const DEADLINE: Duration = Duration::from_secs(30);
-/// A consumer that is restarted over and over does no work.
-const AT_MOST_EVERY: SignedDuration = SignedDuration::from_mins(1);
 
 impl Machine {
     pub(crate) async fn tell_consumer(&mut self) {
+        if let Err(error) = self.note_hook() {
+            return self.failed(Job::Consumer, Patience::Slow, &error);
+        }
         let outcome = run(&self.settings.hook, DEADLINE).await;
         if let Err(problem) = outcome {
-            // Slow: its first wait is about the minute that must lie between two runs.
             return self.failed(Job::Consumer, Patience::Slow, &problem);
         }
         let handled = Handled {
@@ -35,10 +36,25 @@ impl Machine {
                 }
                 self.handled = handled;
                 self.refresh_told();
-                self.done(Job::Consumer, AT_MOST_EVERY);
+                self.done(Job::Consumer, SignedDuration::ZERO);
             }
             Err(error) => self.failed(Job::Consumer, Patience::Slow, &error),
         }
+    }
+
+    /// Before it is run: one that was cut off may have done its work.
+    fn note_hook(&mut self) -> Result<(), StoreError> {
+        if self.settings.hook.is_empty() {
+            return Ok(());
+        }
+        let handled = Handled {
+            hook_run: Some(Timestamp::now()),
+            ..self.handled.clone()
+        };
+        self.store.write_handled(&handled)?;
+        self.handled = handled;
+        self.after(Event::HookRun);
+        Ok(())
     }
 
     pub(crate) fn refresh_told(&mut self) {

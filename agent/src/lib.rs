@@ -30,8 +30,9 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::CommandFactory;
-use cluster::{log, process, settings};
+use cluster::{log, process, proxy, settings};
 use jiff::Timestamp;
+use tracing::{info, warn};
 
 pub use args::Args;
 pub use files::FileError;
@@ -66,7 +67,16 @@ pub async fn main(args: Args, vrf: Option<String>) -> ExitCode {
             log::init(run.log_format, run.log_level);
             settings::warn_of_strangers(&Args::command());
             if let Some(vrf) = vrf {
-                tracing::info!(vrf, "runs in a VRF");
+                info!(vrf, "runs in a VRF");
+            }
+            match proxy::use_environment() {
+                Ok(None) => {}
+                Ok(Some(proxy)) => info!(%proxy, "API servers are reached through a proxy"),
+                Err(error) => {
+                    notify::status(&error.to_string());
+                    warn!("{error}");
+                    return ExitCode::FAILURE;
+                }
             }
             let settings = run.settings(args.paths());
             return process::serve("firewall-agent", |stop| machine::run(settings, stop)).await;

@@ -23,8 +23,9 @@ use crate::lifeline::LIFELINE;
 use crate::machine::Machine;
 
 const RETRY_FIRST: Duration = Duration::from_secs(1);
-const RETRY_LONGEST: Duration = Duration::from_secs(60);
-/// The server ends a watch after this time at the latest, so that one that was cut silently is begun anew.
+const RETRY_LONGEST: Duration = Duration::from_secs(30);
+/// The server ends a watch after this time at the latest, so that one whose peer lives and says nothing is begun anew. One whose
+/// peer is gone is over much sooner, by the connection.
 const WATCH_MAX: Duration = Duration::from_secs(290);
 /// Whoever takes our report away makes us write it no more often than this.
 const REPORT_AGAIN: SignedDuration = SignedDuration::from_mins(1);

@@ -32,7 +32,7 @@ impl Machine {
     pub(crate) fn own_failed(&mut self, job: Job, patience: Patience, failure: &Failure) {
         self.probe = Some(words(failure.class));
         self.cut_off = matches!(failure.class, Class::Unreachable | Class::Untrusted);
-        self.failed(job, patience, failure);
+        self.failed(job, patience_with(failure, patience), failure);
         match failure.class {
             Class::Unauthenticated => {
                 // The next try is a fresh connection: the server may have judged the old one long ago.
@@ -55,7 +55,14 @@ impl Machine {
         if via == Via::Own {
             return self.own_failed(Job::Access, Patience::Normal, failure);
         }
-        self.failed(Job::Access, Patience::Normal, failure);
+        // While our own certificate works, what a person put there may lead nowhere and yet have its time.
+        let new = via == Via::Bootstrap && self.state.accepted(Timestamp::now());
+        let patience = if new {
+            Patience::Normal
+        } else {
+            patience_with(failure, Patience::Normal)
+        };
+        self.failed(Job::Access, patience, failure);
         if failure.is(Class::UntrustedTime) {
             self.after(Event::Done(Job::Clock, Timestamp::UNIX_EPOCH));
         }
@@ -110,6 +117,14 @@ impl Machine {
             self.store.paths.bootstrap().display()
         );
         self.problem(ADVICE, &advice);
+    }
+}
+
+fn patience_with(failure: &Failure, otherwise: Patience) -> Patience {
+    if failure.is(Class::Unreachable) && otherwise == Patience::Normal {
+        Patience::Away
+    } else {
+        otherwise
     }
 }
 

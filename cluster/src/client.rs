@@ -3,7 +3,6 @@
 //! old identity.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use contract::kubeconfig::{Credential, Kubeconfig};
 use http::Uri;
@@ -18,10 +17,10 @@ use tokio::sync::watch;
 use tower::layer::layer_fn;
 use tower::{BoxError, service_fn};
 
+use crate::connection;
 use crate::count::Counted;
 use crate::failure::Failure;
-
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+use crate::proxy::{self, Proxy};
 
 #[derive(Debug, Error)]
 pub enum ClientError {
@@ -73,7 +72,7 @@ pub fn connect(what: &str, kubeconfig: &Kubeconfig) -> Result<Client, ClientErro
             ..AuthInfo::default()
         },
     };
-    build(config).map_err(|e| problem(Failure::of(what, &e).detail))
+    build(config, proxy::used()).map_err(|e| problem(Failure::of(what, &e).detail))
 }
 
 /// What every write asks right before it is sent.
@@ -153,10 +152,14 @@ pub fn held(client: Client, gate: Gate) -> Client {
     Client::new(service, "default")
 }
 
-pub(crate) fn build(mut config: Config) -> kube::Result<Client> {
-    config.connect_timeout = Some(CONNECT_TIMEOUT);
+pub(crate) fn build(mut config: Config, proxy: Option<&Proxy>) -> kube::Result<Client> {
     // A call that a busy server refuses comes back at once; who asked knows better when to ask again.
     config.default_retry = false;
+    if config.proxy_url.is_none() {
+        return connection::client(&config, proxy);
+    }
+    // An operator's own kubeconfig, as kubectl takes it.
+    config.connect_timeout = Some(connection::CONNECT);
     let server = config.cluster_url.to_string();
     let counted = layer_fn(|inner| Counted {
         inner,
@@ -184,6 +187,7 @@ fn base64(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
 
     use super::*;
 

@@ -2,7 +2,7 @@
 //! only at a time at which the certificate was valid; no credential is sent, and nothing is believed but the Date.
 
 use std::io::{Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use rustls::{CertificateError, ClientConfig, ClientConnection, DigitallySignedSt
 use thiserror::Error;
 
 use crate::api::call;
+use crate::connection;
 use crate::failure::{Class, Failure};
 
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -75,8 +76,15 @@ pub async fn measure(
 pub async fn server_date(server: &str, tls_server_name: Option<&str>, ca: &CaBundle) -> Result<String, ClockError> {
     let (server, name, ca) = (server.to_owned(), tls_server_name.map(str::to_owned), ca.clone());
     let failed = server.clone();
+    let uri: Uri = server.parse().map_err(|_| ClockError::Address(server.clone()))?;
+    let unreached = |e: std::io::Error| ClockError::Connection {
+        server: server.clone(),
+        problem: e.to_string(),
+    };
+    // By the way that every client takes.
+    let socket = connection::socket(&uri).await.map_err(unreached)?;
     // Two round trips on a connection of its own: no reason for an asynchronous stack beside the one of the client.
-    tokio::task::spawn_blocking(move || ask(&server, name, &ca))
+    tokio::task::spawn_blocking(move || ask(&server, &uri, name, &ca, socket))
         .await
         .unwrap_or_else(|e| {
             Err(ClockError::Connection {
@@ -86,27 +94,21 @@ pub async fn server_date(server: &str, tls_server_name: Option<&str>, ca: &CaBun
         })
 }
 
-fn ask(server: &str, tls_server_name: Option<String>, ca: &CaBundle) -> Result<String, ClockError> {
+fn ask(
+    server: &str,
+    uri: &Uri,
+    tls_server_name: Option<String>,
+    ca: &CaBundle,
+    mut socket: TcpStream,
+) -> Result<String, ClockError> {
     let problem = |e: &dyn std::fmt::Display| ClockError::Connection {
         server: server.to_owned(),
         problem: e.to_string(),
     };
-    let uri: Uri = server.parse().map_err(|_| ClockError::Address(server.to_owned()))?;
     let host = uri.host().ok_or_else(|| ClockError::Address(server.to_owned()))?;
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let name = ServerName::try_from(tls_server_name.unwrap_or_else(|| host.to_owned()))
         .map_err(|_| ClockError::Address(server.to_owned()))?;
-    let addresses = (host, uri.port_u16().unwrap_or(443))
-        .to_socket_addrs()
-        .map_err(|e| problem(&e))?;
-    let mut socket = None;
-    for address in addresses {
-        socket = TcpStream::connect_timeout(&address, TIMEOUT).ok();
-        if socket.is_some() {
-            break;
-        }
-    }
-    let mut socket = socket.ok_or_else(|| problem(&"it cannot be reached"))?;
     let deadlines = socket
         .set_read_timeout(Some(TIMEOUT))
         .and_then(|()| socket.set_write_timeout(Some(TIMEOUT)));

@@ -5,6 +5,7 @@
 pub mod api;
 pub mod client;
 pub mod clock;
+mod connection;
 pub mod count;
 pub mod failure;
 pub mod firewall;
@@ -12,5 +13,6 @@ pub mod lease;
 pub mod log;
 pub mod operator;
 pub mod process;
+pub mod proxy;
 pub mod settings;
 pub mod spans;

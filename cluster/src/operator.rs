@@ -173,7 +173,7 @@ async fn from_file(path: &Path, file: Kubeconfig) -> Result<Client, OperatorErro
 }
 
 fn made(what: &str, config: Config) -> Result<Client, OperatorError> {
-    build(config).map_err(|e| {
+    build(config, None).map_err(|e| {
         OperatorError::Client(ClientError::Access {
             what: what.to_owned(),
             problem: Failure::of(what, &e).detail,

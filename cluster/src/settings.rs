@@ -18,6 +18,11 @@ const PRINT: &str = "print_config";
 /// Settings that no value is wrong of, but which do not go together.
 pub trait Settings: CommandFactory + FromArgMatches {
     fn check(&self) -> Result<(), String>;
+
+    /// What the environment says under names that are not the program's own, as `--print-config` shows it.
+    fn surroundings(&self) -> Map<String, Value> {
+        Map::new()
+    }
 }
 
 /// What the command line and the environment say, or how the process ends instead. Nobody is asked anything.
@@ -40,7 +45,9 @@ pub fn read<S: Settings>() -> Result<S, ExitCode> {
     let settings = S::from_arg_matches(&matches).map_err(|error| refused(&refusal(&command, &error)))?;
     settings.check().map_err(|why| refused(&why))?;
     if asks_for_print(&matches) {
-        let shown = format!("{:#}\n", shown(&mut command, &matches));
+        let mut shown = shown(&mut command, &matches);
+        shown.extend(settings.surroundings());
+        let shown = format!("{:#}\n", Value::from(shown));
         return Err(match std::io::stdout().write_all(shown.as_bytes()) {
             Ok(()) => ExitCode::SUCCESS,
             Err(_) => ExitCode::FAILURE,
@@ -95,12 +102,12 @@ fn leaf(matches: &ArgMatches) -> (Option<&str>, &ArgMatches) {
 }
 
 /// Each setting as it is in force, and whose word that is.
-fn shown(command: &mut Command, matches: &ArgMatches) -> Value {
+fn shown(command: &mut Command, matches: &ArgMatches) -> Map<String, Value> {
     command.build();
     let (name, matches) = leaf(matches);
     let called = name.and_then(|name| command.find_subcommand(name)).unwrap_or(command);
     let settings = called.get_arguments().filter(|arg| arg.get_env().is_some());
-    let settings: Map<String, Value> = settings
+    settings
         .map(|arg| {
             let id = arg.get_id().as_str();
             let said = matches.get_raw(id).into_iter().flatten();
@@ -121,8 +128,7 @@ fn shown(command: &mut Command, matches: &ArgMatches) -> Value {
             };
             (flag(arg), json!({"value": value, "from": from}))
         })
-        .collect();
-    settings.into()
+        .collect()
 }
 
 fn flag(arg: &Arg) -> String {
@@ -207,7 +213,7 @@ mod tests {
             "kind": {"value": "one", "from": "--kind"},
             "place": {"value": "there", "from": "--place"},
         });
-        assert_eq!(shown(&mut command, &matches), wanted);
+        assert_eq!(Value::from(shown(&mut command, &matches)), wanted);
     }
 
     #[test]

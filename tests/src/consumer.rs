@@ -12,6 +12,7 @@ use serde::Deserialize;
 use tokio::sync::OnceCell;
 use tokio::task::JoinHandle;
 
+use crate::harness::Way;
 use crate::programs::Machine;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,10 +50,20 @@ pub struct Sums {
 impl Consumer {
     /// The machine has its kubeconfig for the seed. The first call may build the program.
     pub async fn start(machine: &Machine, kind: Kind) -> anyhow::Result<Self> {
+        Self::start_as(machine, kind, None, &[]).await
+    }
+
+    /// In another network, say, with an environment of its own.
+    pub async fn start_as(
+        machine: &Machine,
+        kind: Kind,
+        way: Option<&Way>,
+        environment: &[(&str, &str)],
+    ) -> anyhow::Result<Self> {
         let program = binary().await?;
         let log = machine.path().join(LOG);
         let out = fs::File::create(&log)?;
-        let mut command = Command::new(program);
+        let mut command = way.map_or_else(|| Command::new(&program), |way| way.command(&program));
         command
             .arg("-kubeconfig")
             .arg(machine.seed_kubeconfig())
@@ -60,6 +71,8 @@ impl Consumer {
             .arg(&machine.firewall)
             // Neither a proxy nor a kubeconfig of the caller's.
             .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .envs(environment.iter().copied())
             .stdin(Stdio::null())
             .stdout(out.try_clone()?)
             .stderr(out);
@@ -124,7 +137,8 @@ async fn pass_on(file: PathBuf, consumer: Pid) {
     }
 }
 
-async fn binary() -> anyhow::Result<PathBuf> {
+/// Where the program is. The first call may build it.
+pub async fn binary() -> anyhow::Result<PathBuf> {
     static FOUND: OnceCell<PathBuf> = OnceCell::const_new();
     let found = FOUND.get_or_try_init(|| async {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/consumer/build.sh");

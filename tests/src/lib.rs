@@ -16,5 +16,6 @@ pub mod prometheus;
 pub mod secrets;
 pub mod soak;
 pub mod upstream;
+pub mod watcher;
 pub mod webhook;
 pub mod world;

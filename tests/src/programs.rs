@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use rustix::process::{Resource, Rlimit};
 
-use crate::harness::{PATIENCE, eventually};
+use crate::harness::{PATIENCE, Way, eventually};
 use crate::http::Http;
 use crate::secrets;
 
@@ -66,6 +66,17 @@ impl Program {
             }
         };
         Self::spawn(command, args, log, environment)
+    }
+
+    /// Somewhere else, with arguments and environment of the caller's alone.
+    fn start_at(
+        way: &Way,
+        program: &Path,
+        args: &[String],
+        log: &Path,
+        environment: &[(&str, &str)],
+    ) -> anyhow::Result<Self> {
+        Self::spawn(clean(way.command(program)), args, log, environment)
     }
 
     fn spawn(mut command: Command, args: &[String], log: &Path, environment: &[(&str, &str)]) -> anyhow::Result<Self> {

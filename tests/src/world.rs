@@ -9,7 +9,7 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::Value;
 use tokio::sync::OnceCell;
 
-use crate::harness::{Cluster, ClusterOptions, PATIENCE, Shared, eventually};
+use crate::harness::{Cluster, ClusterOptions, PATIENCE, Shared, Way, eventually};
 use crate::programs::{ApproverHome, Machine, Program};
 use crate::upstream::Shoot;
 
@@ -135,6 +135,11 @@ impl<'a> Place<'a> {
         let mut args = vec!["--namespace", self.namespace()];
         args.extend(more);
         self.home.start(&args)
+    }
+
+    /// In another network, say.
+    pub fn approver_at(&self, way: &Way) -> anyhow::Result<Program> {
+        self.home.start_at(way, &["--namespace", self.namespace()])
     }
 
     /// A Firewall with a machine that was installed with its userdata.

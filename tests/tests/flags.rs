@@ -95,12 +95,25 @@ fn row(arg: &Arg) -> String {
     )
 }
 
+/// Not the agent's own, and so no flags.
+const PROXY: &str = "
+## From the environment alone
+
+Of `firewall-agent run`, with the names and the meaning that they have for every program in Go
+([proxies and addresses](../operations.md#proxies-and-addresses)). A password in them is shown nowhere.
+
+| variable | meaning |
+|---|---|
+| `HTTPS_PROXY`, else `https_proxy` | The HTTP proxy through which API servers are reached: `http://[<user>:<password>@]<host>[:<port>]`. |
+| `NO_PROXY`, else `no_proxy` | Who is reached past it: domains, addresses, networks, with or without a port, by commas; `*` for all. |
+";
+
 fn page(program: &Command) -> String {
     let name = program.get_name();
     let mut page = format!(
         "# {name}: flags and environment\n\n\
         {}.\n\nA flag outdoes its variable. What cannot be is refused at the start (exit code 2); `{name} run\n\
-        --print-config` shows what is in force, and whose word it is. No setting is a secret. This page is written by a test\n\
+        --print-config` shows what is in force, and whose word it is. No flag is a secret. This page is written by a test\n\
         (`UPDATE_DOCS=1 cargo test -p tests --test flags`) from the command line itself.\n",
         words(program.get_about()).trim_end_matches('.')
     );
@@ -109,6 +122,9 @@ fn page(program: &Command) -> String {
     if !global.is_empty() {
         page += &format!("\n## Of every command\n\n{table}");
         page.extend(global.into_iter().map(row));
+    }
+    if name == "firewall-agent" {
+        page += PROXY;
     }
     for command in program.get_subcommands() {
         page += &format!(

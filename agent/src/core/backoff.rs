@@ -13,6 +13,9 @@ pub enum Patience {
     Lag,
     /// 2 s, doubling to 5 min.
     Normal,
+    /// Nobody answers: 2 s, doubling to 30 s. Asked no more often than where all is well, a server that comes back, or has
+    /// moved, is found soon.
+    Away,
     /// A person has to look: 1 min, doubling to 30 min.
     Slow,
 }
@@ -75,6 +78,7 @@ pub(super) fn delay(patience: Patience, failures: u32, seed: u64) -> SignedDurat
     let (first, longest) = match patience {
         Patience::Lag => (100, 2_000),
         Patience::Normal => (2_000, 300_000),
+        Patience::Away => (2_000, 30_000),
         Patience::Slow => (60_000, 1_800_000),
     };
     let full = longest.min(first << failures.min(16));
@@ -99,6 +103,7 @@ mod tests {
         for (patience, first, longest) in [
             (Patience::Lag, 100, 2_000),
             (Patience::Normal, 2_000, 300_000),
+            (Patience::Away, 2_000, 30_000),
             (Patience::Slow, 60_000, 1_800_000),
         ] {
             let mut full = first;

@@ -56,6 +56,8 @@ pub enum Event {
         expires: Timestamp,
     },
     HandoverDropped,
+    /// The consumer's hook is about to be run.
+    HookRun,
     /// Done, and due again then.
     Done(Job, Timestamp),
     Failed(Job, Patience),
@@ -76,6 +78,10 @@ impl State {
     pub fn after(&mut self, event: Event, now: Timestamp) {
         match event {
             Event::KeyMade => self.key = true,
+            Event::HookRun => {
+                self.hook_run = Some(now);
+                return;
+            }
             Event::Installed => self.installed = true,
             Event::RenewalAccepted => self.renewal = true,
             Event::RequestWritten { replacement, via } => {

@@ -78,6 +78,8 @@ pub struct State {
     pub installed: bool,
     /// The consumer was told of the kubeconfig as it stands.
     pub told: bool,
+    /// When the consumer's hook was run last, by this process or an earlier one, however it ended.
+    pub hook_run: Option<Timestamp>,
     /// A renewal was asked for and is not done yet.
     pub renewal: bool,
     /// The seed wants us to work with a token.

@@ -11,6 +11,8 @@ use super::{Action, Job, Request, Seen, Standing, State, Via, Why};
 const ANSWER: SignedDuration = SignedDuration::from_secs(5);
 /// So long a handover has to itself.
 const HOLD: SignedDuration = SignedDuration::from_secs(20);
+/// A consumer that is restarted over and over does no work.
+const BETWEEN_HOOKS: SignedDuration = SignedDuration::from_mins(1);
 /// Nothing is waited for longer: whatever was overlooked is seen then.
 const LONGEST_WAIT: SignedDuration = SignedDuration::from_secs(60);
 
@@ -150,7 +152,7 @@ fn wanted(state: &State, seen: &Seen, job: Job, now: Timestamp) -> bool {
     match job {
         Job::Access => true,
         Job::Clock => (via(state, seen, now).is_some() || state.lifeline) && !held(state, now),
-        Job::Consumer => state.own.is_some() && state.installed && !state.told && !held(state, now),
+        Job::Consumer => to_be_told(state, now) && hook_free(state).is_none_or(|at| due(at, now)),
         Job::Handover => state.shoot_way,
         Job::Lifeline => state.lifeline && !held(state, now),
         Job::Offer => state.live(now) && state.offer && !held(state, now),
@@ -159,6 +161,15 @@ fn wanted(state: &State, seen: &Seen, job: Job, now: Timestamp) -> bool {
         Job::Seed => state.live(now) && !held(state, now),
         Job::Shoot => state.live(now) && state.firewall_read && !held(state, now),
     }
+}
+
+fn to_be_told(state: &State, now: Timestamp) -> bool {
+    state.own.is_some() && state.installed && !state.told && !held(state, now)
+}
+
+/// When the hook may be run again, whatever happened meanwhile.
+fn hook_free(state: &State) -> Option<Timestamp> {
+    state.hook_run.map(|run| later(run, BETWEEN_HOOKS))
 }
 
 fn wait(state: &State, seen: &Seen, now: Timestamp) -> Action {
@@ -172,6 +183,9 @@ fn wait(state: &State, seen: &Seen, now: Timestamp) -> Action {
         if wanted(state, seen, job, now) {
             sooner(state.pace(job).at);
         }
+    }
+    if let Some(free) = hook_free(state).filter(|_| to_be_told(state, now)) {
+        sooner(free);
     }
     if let Some(request) = state.request {
         sooner(request.poll_at);

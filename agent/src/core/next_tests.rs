@@ -2,6 +2,8 @@
 
 use super::*;
 
+#[path = "next_tests/hooks.rs"]
+mod hooks;
 #[path = "next_tests/moves.rs"]
 mod moves;
 #[path = "next_tests/properties.rs"]

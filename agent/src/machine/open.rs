@@ -150,6 +150,7 @@ impl Machine {
             self.request = Some(request);
         }
         self.state.renewal = self.handled.pending;
+        self.state.hook_run = self.handled.hook_run;
         self.state.own = self.own_times();
         if let (Some(access), Some(_)) = (&self.access, &self.pair) {
             self.state.installed = self.store.installed(access);

@@ -7,6 +7,7 @@ use contract::handover::Order;
 use contract::key::{PrivateKey, PublicKey};
 use contract::kubeconfig::{CaBundle, Credential, Kubeconfig};
 use contract::names::FirewallName;
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 /// The seed as it is worked with. Written before the first certificate is switched on, and when the seed tells of
@@ -75,6 +76,9 @@ pub(crate) struct Handled {
     /// Hash of the consumer's kubeconfig that the consumer was last told of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub told: Option<String>,
+    /// When its hook was run last, so that a restart of the agent makes it no more frequent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hook_run: Option<Timestamp>,
     /// Hash of the bootstrap kubeconfig that was used or found last: another one was put there by a person.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bootstrap: Option<String>,

@@ -2,6 +2,7 @@
 //! and removes its directory. Its processes are run in `lifecycle`, its CAs rolled in `roll`.
 
 use std::io::Read as _;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -32,6 +33,10 @@ pub struct ClusterOptions {
     pub audit: bool,
     /// More arguments for kube-apiserver, `--name=value`.
     pub apiserver_args: Vec<String>,
+    /// Where everything listens; an IPv4 address of loopback if not set.
+    pub ip: Option<IpAddr>,
+    /// The server's certificate is for these, too: somebody passes on what arrives there.
+    pub addresses: Vec<IpAddr>,
 }
 
 impl ClusterOptions {
@@ -45,6 +50,8 @@ impl ClusterOptions {
             signing_duration: None,
             audit: false,
             apiserver_args: Vec::new(),
+            ip: None,
+            addresses: Vec::new(),
         }
     }
 }
@@ -92,7 +99,7 @@ impl Cluster {
 
     async fn start_once(options: ClusterOptions, binaries: Binaries) -> anyhow::Result<Self> {
         let dir = tempfile::Builder::new().prefix("control-plane-").tempdir()?;
-        let layout = Layout::new(dir.path())?;
+        let layout = Layout::new(dir.path(), options.ip)?;
         let client = Arc::new(Authority::new("client-ca")?);
         let server = Arc::new(Authority::new("server-ca")?);
         let trust = Trust {
@@ -133,6 +140,11 @@ impl Cluster {
     #[must_use]
     pub fn server_url(&self) -> String {
         self.layout.server_url()
+    }
+
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.layout.address()
     }
 
     /// The name, besides its address, that the server's certificate is for.
@@ -212,7 +224,9 @@ impl Cluster {
     /// A new serving certificate from the server CA of now.
     pub(super) fn write_serving_certificate(&self) -> anyhow::Result<()> {
         let authority = self.trust().server.clone();
-        let serving = authority.sign_server(self.layout.ip, &self.server_name())?;
+        let mut ips = vec![self.layout.ip];
+        ips.extend(&self.options.addresses);
+        let serving = authority.sign_server(&ips, &self.server_name())?;
         self.layout.write(components::SERVER_KEY, &serving.key)?;
         self.layout.write(components::SERVER_CERTIFICATE, &serving.certificate)
     }

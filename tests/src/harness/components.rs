@@ -1,7 +1,7 @@
 //! The command lines of the three programs and the files they read: where everything of a cluster lies.
 //! Nothing is started here.
 
-use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -19,8 +19,9 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    pub(super) fn new(dir: &Path) -> anyhow::Result<Self> {
-        let (ip, [etcd, etcd_peer, apiserver]) = free_ports()?;
+    pub(super) fn new(dir: &Path, ip: Option<IpAddr>) -> anyhow::Result<Self> {
+        let ip = ip.unwrap_or_else(own_address);
+        let [etcd, etcd_peer, apiserver] = free_ports(ip)?;
         Ok(Self {
             dir: dir.to_owned(),
             ip,
@@ -31,7 +32,11 @@ impl Layout {
     }
 
     pub(super) fn server_url(&self) -> String {
-        format!("https://{}:{}", self.ip, self.apiserver)
+        format!("https://{}", self.address())
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        (self.ip, self.apiserver).into()
     }
 
     pub(super) fn etcd_address(&self) -> (IpAddr, u16) {
@@ -52,8 +57,8 @@ impl Layout {
     }
 
     pub(super) fn etcd_args(&self) -> Vec<String> {
-        let client = format!("http://{}:{}", self.ip, self.etcd);
-        let peer = format!("http://{}:{}", self.ip, self.etcd_peer);
+        let client = format!("http://{}", SocketAddr::from((self.ip, self.etcd)));
+        let peer = format!("http://{}", SocketAddr::from((self.ip, self.etcd_peer)));
         vec![
             flag("data-dir", self.path("etcd")),
             flag("listen-client-urls", &client),
@@ -68,7 +73,10 @@ impl Layout {
 
     pub(super) fn apiserver_args(&self, options: &ClusterOptions) -> Vec<String> {
         let mut args = vec![
-            flag("etcd-servers", format!("http://{}:{}", self.ip, self.etcd)),
+            flag(
+                "etcd-servers",
+                format!("http://{}", SocketAddr::from((self.ip, self.etcd))),
+            ),
             flag("bind-address", self.ip),
             flag("advertise-address", self.ip),
             flag("secure-port", self.apiserver),
@@ -152,18 +160,21 @@ fn flag(name: &str, value: impl std::fmt::Display) -> String {
     format!("--{name}={value}")
 }
 
-/// An address of its own for each cluster of this process where loopback is a whole network (Linux), so
-/// that clusters are told apart by address in logs. The ports are only free now: who starts has to
-/// expect that one is taken meanwhile.
-fn free_ports() -> anyhow::Result<(IpAddr, [u16; 3])> {
+/// One of its own for each cluster of this process where loopback is a whole network (Linux), so that clusters are told
+/// apart by address in logs.
+fn own_address() -> IpAddr {
     static NEXT: AtomicU8 = AtomicU8::new(0);
     let last = NEXT.fetch_add(1, Ordering::Relaxed) % 250 + 1;
     let own = Ipv4Addr::new(127, 0, 0, last);
-    let ip = if TcpListener::bind((own, 0)).is_ok() {
-        own
+    if TcpListener::bind((own, 0)).is_ok() {
+        own.into()
     } else {
-        Ipv4Addr::LOCALHOST
-    };
+        Ipv4Addr::LOCALHOST.into()
+    }
+}
+
+/// They are only free now: who starts has to expect that one is taken meanwhile.
+fn free_ports(ip: IpAddr) -> anyhow::Result<[u16; 3]> {
     // All open at once, or the same port could come twice.
     let listen = || TcpListener::bind((ip, 0)).context("no free port on loopback");
     let open = [listen()?, listen()?, listen()?];
@@ -171,5 +182,5 @@ fn free_ports() -> anyhow::Result<(IpAddr, [u16; 3])> {
     for (port, listener) in ports.iter_mut().zip(&open) {
         *port = listener.local_addr()?.port();
     }
-    Ok((ip.into(), ports))
+    Ok(ports)
 }

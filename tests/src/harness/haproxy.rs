@@ -56,7 +56,7 @@ impl FrontProxy {
         let serving = cluster
             .trust()
             .server
-            .sign_server(cluster.layout.ip, &cluster.server_name())?;
+            .sign_server(&[cluster.layout.ip], &cluster.server_name())?;
         self.write(SERVING, &joined(&serving))?;
         write_config(&self, cluster, address, 0)?;
         let mut proxy = HaProxy {
@@ -107,7 +107,7 @@ impl HaProxy<'_> {
         let serving = cluster
             .trust()
             .server
-            .sign_server(cluster.layout.ip, &cluster.server_name())?;
+            .sign_server(&[cluster.layout.ip], &cluster.server_name())?;
         self.front.write(SERVING, &joined(&serving))?;
         write_config(&self.front, cluster, self.address, self.generation)?;
         kill_process(Pid::from_child(&self.child), Signal::USR2)?;

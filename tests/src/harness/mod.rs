@@ -12,10 +12,12 @@ mod disaster;
 mod haproxy;
 mod kubectl;
 mod lifecycle;
+mod net;
 mod pki;
 mod process;
 mod proxy;
 mod roll;
+mod tinyproxy;
 
 use std::future::Future;
 use std::time::Duration;
@@ -29,10 +31,12 @@ pub use binaries::{Binaries, Program};
 pub use client::client_from;
 pub use cluster::{Cluster, ClusterOptions};
 pub use haproxy::{FrontProxy, HaProxy};
+pub use net::{FAR, FAR6, NEAR, Net, Way};
 pub use pki::{Authority, Pair};
 pub use process::Process;
 pub use proxy::Proxy;
 pub use roll::{ClientCaRoll, ServerCaRoll};
+pub use tinyproxy::{PASSWORD, TinyProxy, USER};
 
 /// Makes aws-lc the crypto library of this process. Every client needs it; calling it again is fine.
 pub fn init_crypto() {

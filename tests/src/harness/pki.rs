@@ -51,9 +51,10 @@ impl Authority {
         }
     }
 
-    pub fn sign_server(&self, ip: IpAddr, dns: &str) -> anyhow::Result<Pair> {
+    pub fn sign_server(&self, ips: &[IpAddr], dns: &str) -> anyhow::Result<Pair> {
         let mut params = params(dns)?;
-        params.subject_alt_names = vec![SanType::IpAddress(ip), SanType::DnsName(dns.try_into()?)];
+        params.subject_alt_names = ips.iter().copied().map(SanType::IpAddress).collect();
+        params.subject_alt_names.push(SanType::DnsName(dns.try_into()?));
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         self.sign(params)
     }

@@ -1,8 +1,8 @@
 //! A way to a cluster that can be cut: bytes are passed on, or refused, or swallowed as by a half-open connection.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use anyhow::Context as _;
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -13,6 +13,7 @@ use super::cluster::Cluster;
 /// Listens at the cluster's own address, for which the server's certificate is good. Ends when dropped.
 pub struct Proxy {
     address: SocketAddr,
+    peers: Arc<Mutex<Vec<IpAddr>>>,
     way: watch::Sender<Way>,
     accept: JoinHandle<()>,
 }
@@ -26,25 +27,39 @@ struct Way {
 
 impl Proxy {
     pub async fn to(cluster: &Cluster) -> anyhow::Result<Self> {
-        let url = cluster.server_url();
-        let target: SocketAddr = url
-            .strip_prefix("https://")
-            .and_then(|address| address.parse().ok())
-            .with_context(|| format!("{url} has no address"))?;
-        let listener = TcpListener::bind((target.ip(), 0)).await?;
+        let target = cluster.address();
+        Self::on(TcpListener::bind((target.ip(), 0)).await?, target)
+    }
+
+    /// With a listener of the caller's, which may be anywhere.
+    pub fn on(listener: TcpListener, target: SocketAddr) -> anyhow::Result<Self> {
         let address = listener.local_addr()?;
         let (way, ways) = watch::channel(Way::default());
+        let peers = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&peers);
         let accept = tokio::spawn(async move {
-            while let Ok((connection, _)) = listener.accept().await {
+            while let Ok((connection, peer)) = listener.accept().await {
+                seen.lock().unwrap_or_else(PoisonError::into_inner).push(peer.ip());
                 tokio::spawn(pass(connection, target, ways.clone()));
             }
         });
-        Ok(Self { address, way, accept })
+        Ok(Self {
+            address,
+            peers,
+            way,
+            accept,
+        })
     }
 
     #[must_use]
     pub fn url(&self) -> String {
         format!("https://{}", self.address)
+    }
+
+    /// Who came, connection by connection.
+    #[must_use]
+    pub fn peers(&self) -> Vec<IpAddr> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Connections end, and new ones come to nothing at once.

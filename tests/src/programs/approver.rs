@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::release::Release;
 use super::{APPROVER, KilledAt, Program, binary, clean, installed, no_secrets, write_private};
-use crate::harness::Cluster;
+use crate::harness::{Cluster, Way};
 use crate::secrets;
 
 /// The approver's place: its kubeconfig and its log.
@@ -138,6 +138,13 @@ impl ApproverHome {
     /// Where firewalls are told to reach the seed.
     pub fn server(&self) -> &str {
         &self.server
+    }
+
+    /// In another network, say.
+    pub fn start_at(&self, way: &Way, more: &[&str]) -> anyhow::Result<Program> {
+        let name = self.name();
+        let program = self.program()?;
+        Program::start_at(way, &program, &self.args(more), &self.log_path(), &named(&name))
     }
 
     /// With arguments of the caller's alone.

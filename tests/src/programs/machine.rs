@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use super::release::Release;
 use super::{AGENT, KilledAt, Program, installed, no_secrets, write_private};
-use crate::harness::{Cluster, eventually};
+use crate::harness::{Cluster, Way, eventually};
 use crate::ignition;
 use crate::secrets;
 
@@ -89,6 +89,12 @@ impl Machine {
     pub fn start_in(&self, environment: &[(&str, &str)]) -> anyhow::Result<Program> {
         let args = self.run_args(&[]);
         Program::start_in(&self.program()?, &args, &self.log_path(), None, environment)
+    }
+
+    /// In another network, say.
+    pub fn start_at(&self, way: &Way, environment: &[(&str, &str)], more: &[&str]) -> anyhow::Result<Program> {
+        let args = self.run_args(more);
+        Program::start_at(way, &self.program()?, &args, &self.log_path(), environment)
     }
 
     fn run_args(&self, more: &[&str]) -> Vec<String> {

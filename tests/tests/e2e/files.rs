@@ -1,69 +1,17 @@
 //! The files that a consumer reads: at no instant is one of them missing, half written, or at odds with another.
 
 use std::fs;
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use contract::cert::read_certificate;
-use contract::key::PrivateKey;
-use contract::kubeconfig::{Credential, Kubeconfig};
+use contract::kubeconfig::Kubeconfig;
 use tests::harness::{PATIENCE, eventually};
 use tests::moves::tail;
-use tests::programs::Machine;
+use tests::watcher::Watcher;
 use tests::world::{Place, own_seed, shoot_cluster};
 
 use crate::moves::{EVENTUALLY, came_in};
 use crate::support::{certificate_of, client_of, renewed, user_of};
-
-/// Reads what the consumer reads, every millisecond.
-pub(crate) struct Watcher {
-    stop: Arc<AtomicBool>,
-    looks: Arc<AtomicU64>,
-    thread: JoinHandle<Result<(), String>>,
-}
-
-impl Watcher {
-    pub(crate) fn of(machine: &Machine) -> Self {
-        let (stop, looks) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let (until, count) = (Arc::clone(&stop), Arc::clone(&looks));
-        let (file, link) = (machine.seed_kubeconfig(), machine.config().join(".seed-kubeconfig"));
-        let thread = std::thread::spawn(move || {
-            while !until.load(Ordering::Relaxed) {
-                for path in [&file, &link] {
-                    whole(path).map_err(|e| format!("{} after {count:?} looks: {e:#}", path.display()))?;
-                }
-                count.fetch_add(1, Ordering::Relaxed);
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            Ok(())
-        });
-        Self { stop, looks, thread }
-    }
-
-    pub(crate) fn end(self) -> u64 {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().unwrap().unwrap();
-        self.looks.load(Ordering::Relaxed)
-    }
-}
-
-fn whole(path: &PathBuf) -> anyhow::Result<()> {
-    let text = fs::read_to_string(path).context("kubeconfig")?;
-    let kubeconfig = Kubeconfig::read_local("it", &text)?;
-    ensure!(!kubeconfig.ca.certificates().is_empty(), "it has no CA");
-    let Credential::CertificateFiles { certificate, key } = &kubeconfig.credential else {
-        anyhow::bail!("it names no files");
-    };
-    ensure!(certificate == key, "certificate and key are in two files");
-    let pem = fs::read_to_string(certificate).context("the pair")?;
-    let (issued, key) = (read_certificate(&pem)?, PrivateKey::from_pem(&pem)?);
-    ensure!(issued.key == key.public(), "the key is another certificate's");
-    Ok(())
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn c4_at_no_instant_is_certificate_key_or_ca_missing_or_half_written() {
@@ -82,7 +30,7 @@ async fn c4_at_no_instant_is_certificate_key_or_ca_missing_or_half_written() {
     .await
     .unwrap();
     fs::remove_file(&told).unwrap();
-    let watcher = Watcher::of(&machine);
+    let watcher = Watcher::of(None, &machine.config());
 
     // Renewals, with the agent killed or stopped in their midst.
     for round in 0..6 {
@@ -141,7 +89,7 @@ async fn c4_at_no_instant_is_certificate_key_or_ca_missing_or_half_written() {
     user_of(&client_of(&machine.seed_kubeconfig()).await.unwrap())
         .await
         .unwrap();
-    let looks = watcher.end();
+    let looks = watcher.end().unwrap();
     println!("{looks} looks at the files");
     assert!(looks > 500, "{looks} looks only");
     // The roll of a CA is told, at most once a minute.

@@ -29,6 +29,7 @@
 //! - `settings`: what is said by flags and environment, shown, refused, and acted on when it changes (D4)
 //! - `stories`: one firewall's story in the logs of both programs, and how much they say
 //! - `selftest`: the approver does not serve where a policy does not hold it
+//! - `ways`: IPv6, proxies, names that move, routes of a policy
 //! - `input`: what people and other programs get wrong
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a fault in a test is a failed test")]
@@ -68,3 +69,4 @@ mod support;
 mod thieves;
 mod told;
 mod upgrades;
+mod ways;

@@ -20,10 +20,10 @@ use tests::harness::{Cluster, ClusterOptions, eventually};
 use tests::moves::tail;
 use tests::programs::{ApproverHome, Machine, Program, Release};
 use tests::upstream::{install_crds, monitors};
+use tests::watcher::Watcher;
 use tests::world::{Place, install_seed, install_shoot, own_seed, shoot_cluster};
 
 use crate::canaries::Consumer;
-use crate::files::Watcher;
 use crate::moves::{EVENTUALLY, came_in, settled};
 use crate::support::{certificate_of, renewed};
 
@@ -161,7 +161,7 @@ async fn c4_b2_both_programs_are_replaced_up_and_down_at_each_step_of_a_roll_and
     let key = site.machine.key().unwrap();
     let monitor = site.place.monitor_uid(&site.machine.firewall).await.unwrap();
     let first = certificate_of(&site.machine).unwrap();
-    let watcher = Watcher::of(&site.machine);
+    let watcher = Watcher::of(None, &site.machine.config());
     let consumer = Consumer::start(&site.machine);
 
     let roll = seed.roll_client_ca().unwrap();
@@ -199,7 +199,7 @@ async fn c4_b2_both_programs_are_replaced_up_and_down_at_each_step_of_a_roll_and
         .unwrap();
 
     consumer.unharmed().await;
-    let looks = watcher.end();
+    let looks = watcher.end().unwrap();
     println!("replaced {} times, {looks} looks at the files", site.replaced);
     assert!(looks > 5_000, "{looks} looks only");
     let state = site.place.await_reason(&firewall, "Bootstrapped").await.unwrap();

@@ -25,6 +25,7 @@ prop_compose! {
         denials in 0_u32..20,
         refusals in 0_u32..5,
         found in prop::option::of(-5_i64..5),
+        hook_run in prop::option::of(-100_i64..5),
         handover in prop::option::of((-100_i64..100, -100_i64..1)),
     ) -> State {
         State {
@@ -35,6 +36,7 @@ prop_compose! {
             token_wanted: flags[13],
             quiet_until: flags[11].then(|| at(NOW + 1)),
             found: found.map(|found| at(NOW + found)),
+            hook_run: hook_run.map(|run| at(NOW + run)),
             handover: handover.map(|(expires, since)| Pending { expires: at(NOW + expires), since: at(NOW + since) }),
             own: own.map(|(renew, rest)| Own { renew_at: at(NOW + renew), not_after: at(NOW + renew + rest), token: flags[12] }),
             request: request.map(|(standing, replacement, sent, polls, poll, via)| Request {
@@ -115,7 +117,7 @@ fn outcome(action: Action, luck: u8, now: Timestamp) -> Vec<Event> {
         (Action::LookForHandover, _) if good => done(Job::Handover, &[]),
         (Action::RenewLifeline, _) if good => done(Job::Lifeline, &[]),
         (Action::Report, _) if good => done(Job::Report, &[]),
-        (Action::TellConsumer, _) if good => done(Job::Consumer, &[]),
+        (Action::TellConsumer, _) if good => done(Job::Consumer, &[Event::HookRun]),
         (Action::TryOffer, _) => failed(Job::Offer),
         (Action::ReadSeed, _) => failed(Job::Seed),
         (Action::RefreshShoot, _) => failed(Job::Shoot),
@@ -123,7 +125,7 @@ fn outcome(action: Action, luck: u8, now: Timestamp) -> Vec<Event> {
         (Action::LookForHandover, _) => failed(Job::Handover),
         (Action::RenewLifeline, _) => failed(Job::Lifeline),
         (Action::Report, _) => failed(Job::Report),
-        (Action::TellConsumer, _) => failed(Job::Consumer),
+        (Action::TellConsumer, _) => vec![Event::HookRun, Event::Failed(Job::Consumer, Patience::Slow)],
         _ => failed(Job::Access),
     }
 }
