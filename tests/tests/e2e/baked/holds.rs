@@ -310,11 +310,20 @@ async fn p24_where_the_webhooks_policy_is_missing_the_approver_serves_no_webhook
         dry_run: true,
         ..PatchParams::default()
     };
+    let label = Patch::Merge(&labelled);
+    // Either way it takes a moment.
+    eventually("the policy is in force", PATIENCE, || async {
+        let answer = own.patch(&hooked.name, &dry, &label).await;
+        let held = answer.is_err_and(|error| error.to_string().contains("firewall-approver-webhooks"));
+        anyhow::ensure!(held, "nobody is held");
+        Ok(())
+    })
+    .await
+    .unwrap();
+    let bound = "validatingadmissionpolicybinding/firewall-approver-webhooks";
+    place.seed.kubectl_ok(&["delete", bound]).await.unwrap();
     eventually("nobody is held", PATIENCE, || async {
-        Ok(own
-            .patch(&hooked.name, &dry, &Patch::Merge(&labelled))
-            .await
-            .map(drop)?)
+        Ok(own.patch(&hooked.name, &dry, &label).await.map(drop)?)
     })
     .await
     .unwrap();
