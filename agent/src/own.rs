@@ -141,3 +141,22 @@ fn words(class: Class) -> &'static str {
         Class::Conflict | Class::AlreadyExists | Class::Invalid | Class::Misconfigured => "answers strangely",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_who_does_not_answer_is_asked_again_soon() {
+        let failure = |class| Failure {
+            what: "get it".into(),
+            class,
+            detail: String::new(),
+        };
+        let patience = |class, otherwise| patience_with(&failure(class), otherwise);
+        assert_eq!(patience(Class::Unreachable, Patience::Normal), Patience::Away);
+        assert_eq!(patience(Class::Unreachable, Patience::Lag), Patience::Lag);
+        assert_eq!(patience(Class::Unauthenticated, Patience::Normal), Patience::Normal);
+        assert_eq!(patience(Class::Busy, Patience::Normal), Patience::Normal);
+    }
+}

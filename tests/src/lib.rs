@@ -15,6 +15,7 @@ pub mod programs;
 pub mod prometheus;
 pub mod secrets;
 pub mod soak;
+pub mod unit;
 pub mod upstream;
 pub mod watcher;
 pub mod webhook;

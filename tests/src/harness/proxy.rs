@@ -2,11 +2,13 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use tokio::io::copy_bidirectional;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use super::cluster::Cluster;
 
@@ -21,6 +23,8 @@ pub struct Proxy {
 #[derive(Clone, Copy, Default)]
 struct Way {
     cut: bool,
+    /// So long everything is on its way, in either direction.
+    delay: Duration,
     /// How often everything was frozen. A connection that began before the last time says nothing any more.
     frozen: u32,
 }
@@ -71,6 +75,11 @@ impl Proxy {
         self.way.send_modify(|way| way.cut = false);
     }
 
+    /// Whatever is passed on arrives so much later, on new connections.
+    pub fn delay(&self, delay: Duration) {
+        self.way.send_modify(|way| way.delay = delay);
+    }
+
     /// The connections of now stay open and nothing comes through them any more, in either direction. New ones are good.
     pub fn freeze(&self) {
         self.way.send_modify(|way| way.frozen += 1);
@@ -92,12 +101,50 @@ async fn pass(mut connection: TcpStream, target: SocketAddr, mut way: watch::Rec
     let Ok(mut server) = TcpStream::connect(target).await else {
         return;
     };
+    let copied = async {
+        if born.delay.is_zero() {
+            return copy_bidirectional(&mut connection, &mut server).await.map(drop);
+        }
+        let ((from, to), (from_server, to_server)) = (connection.split(), server.split());
+        let there = late(from, to_server, born.delay);
+        tokio::try_join!(there, late(from_server, to, born.delay)).map(drop)
+    };
     tokio::select! {
-        _ = copy_bidirectional(&mut connection, &mut server) => return,
+        _ = copied => return,
         () = until(&mut way, |now| now.cut || now.frozen > born.frozen) => {}
     }
     // Frozen: both ends stay open and hear nothing.
     until(&mut way, |now| now.cut).await;
+}
+
+/// Passes bytes on, a while after they came.
+async fn late(
+    mut from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    delay: Duration,
+) -> std::io::Result<()> {
+    let (sender, mut receiver) = tokio::sync::mpsc::channel::<(Instant, Vec<u8>)>(1024);
+    let read = async move {
+        let mut bytes = vec![0; 64 * 1024];
+        loop {
+            let length = from.read(&mut bytes).await?;
+            let sent = sender.send((Instant::now() + delay, bytes[..length].to_vec())).await;
+            if length == 0 || sent.is_err() {
+                return Ok(());
+            }
+        }
+    };
+    let write = async move {
+        while let Some((at, bytes)) = receiver.recv().await {
+            tokio::time::sleep_until(at).await;
+            if bytes.is_empty() {
+                break;
+            }
+            to.write_all(&bytes).await?;
+        }
+        to.shutdown().await
+    };
+    tokio::try_join!(read, write).map(drop)
 }
 
 async fn until(way: &mut watch::Receiver<Way>, so: impl FnMut(&Way) -> bool) {

@@ -101,7 +101,9 @@ impl Machine {
         let hook = format!("touch {}", self.dir.path().join("hook").display());
         let mut args = vec!["run".to_owned()];
         args.extend(self.places());
-        args.extend(["--hook".to_owned(), hook]);
+        if !more.contains(&"--hook") {
+            args.extend(["--hook".to_owned(), hook]);
+        }
         args.extend(more.iter().map(ToString::to_string));
         args
     }

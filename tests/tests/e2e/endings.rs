@@ -41,7 +41,15 @@ impl Held {
         let id = cluster.process_ids().await[1];
         let id = Pid::from_raw(i32::try_from(id).unwrap()).unwrap();
         kill_process(id, Signal::STOP).unwrap();
-        Self(id)
+        let held = Self(id);
+        // The signal is one thread's to take up, which has to get its turn; the others answer meanwhile.
+        let stat = format!("/proc/{}/stat", id.as_raw_nonzero());
+        let end = Instant::now() + EVENTUALLY;
+        while !std::fs::read_to_string(&stat).unwrap().contains(") T ") {
+            assert!(Instant::now() < end, "it does not stop");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        held
     }
 }
 

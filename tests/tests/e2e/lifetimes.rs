@@ -157,6 +157,16 @@ async fn asked(world: &World, machine: &Machine, count: usize) -> String {
 
 /// An agent whose clock is set by a file: so many hours off.
 fn with_clock(machine: &Machine, hours: i32) -> Program {
+    let environment = clock(machine, hours);
+    let environment: Vec<_> = environment
+        .iter()
+        .map(|(name, value)| (*name, value.as_str()))
+        .collect();
+    machine.start_in(&environment).unwrap()
+}
+
+/// What has to be in the environment of its agent for that.
+pub(crate) fn clock(machine: &Machine, hours: i32) -> [(&'static str, String); 4] {
     set_clock(machine, hours);
     let file = machine.path().join("clock").display().to_string();
     // tests/tools.sh installs it.
@@ -165,14 +175,13 @@ fn with_clock(machine: &Machine, hours: i32) -> Program {
         .map(|dir| format!("{dir}/faketime/libfaketime.so.1"))
         .find(|path| fs::metadata(path).is_ok())
         .unwrap();
-    let environment = [
-        ("LD_PRELOAD", library.as_str()),
-        ("FAKETIME_TIMESTAMP_FILE", &file),
-        ("FAKETIME_NO_CACHE", "1"),
+    [
+        ("LD_PRELOAD", library),
+        ("FAKETIME_TIMESTAMP_FILE", file),
+        ("FAKETIME_NO_CACHE", "1".to_owned()),
         // What is waited for goes by another clock, on a real machine too.
-        ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
-    ];
-    machine.start_in(&environment).unwrap()
+        ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
+    ]
 }
 
 fn set_clock(machine: &Machine, hours: i32) {

@@ -4,11 +4,13 @@
 //! - `names`: a name that comes to mean another address, with and without the old one's answers
 //! - `proxies`: through a proxy that the environment names, and past it
 //! - `routes`: by the routes of a policy only
+//! - `slow`: with long ways between
 
 mod addresses;
 mod names;
 mod proxies;
 mod routes;
+mod slow;
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;

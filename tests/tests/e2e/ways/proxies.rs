@@ -3,8 +3,9 @@
 use std::fs;
 use std::time::Duration;
 
+use anyhow::{Context, ensure};
 use tests::consumer::{Consumer, Kind};
-use tests::harness::{Net, PASSWORD, TinyProxy, USER};
+use tests::harness::{Net, PASSWORD, PATIENCE, TinyProxy, USER, eventually};
 use tests::programs::{Machine, Program};
 use tests::world::World;
 
@@ -101,6 +102,24 @@ async fn a2_a6_a7_everything_of_the_agent_goes_through_the_proxy_that_its_enviro
     let agent = machine.start_at(&net.to_near(), &environment, &[]).unwrap();
     let said = complains(&machine, &["cannot be reached"]).await;
     assert!(!said.contains("through the proxy"), "{said}");
+    agent.kill();
+
+    // A clock before the server's certificate began: its time is asked for by a connection of its own, and by no other way.
+    let mut environment = crate::lifetimes::clock(&machine, -3 * 365 * 24).to_vec();
+    environment.push(("HTTPS_PROXY", url.clone()));
+    let environment: Vec<_> = environment
+        .iter()
+        .map(|(name, value)| (*name, value.as_str()))
+        .collect();
+    let agent = machine.start_at(&net.to_near(), &environment, &[]).unwrap();
+    eventually("the clock is named", PATIENCE, || async {
+        let status = machine.status()?;
+        ensure!(status.contains("behind the seed's"), "{status}");
+        Ok(())
+    })
+    .await
+    .with_context(|| machine.log())
+    .unwrap();
     agent.kill();
 
     // Without a password, and with another.
