@@ -4,8 +4,10 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail, ensure};
 use aws_lc_rs::digest;
@@ -142,8 +144,26 @@ fn unit_of(unit: &Value, version: &str, root: &Path, made: &mut LaidOut) -> anyh
 
 fn write(path: &Path, bytes: &[u8], mode: u32) -> anyhow::Result<()> {
     fs::create_dir_all(path.parent().context("no folder")?)?;
+    if mode & 0o111 != 0 {
+        return write_program(path, bytes, mode);
+    }
     fs::write(path, bytes)?;
     Ok(fs::set_permissions(path, fs::Permissions::from_mode(mode))?)
+}
+
+/// Another process writes it: while one of ours holds a program open for writing, none of our children could be started from
+/// it.
+fn write_program(path: &Path, bytes: &[u8], mode: u32) -> anyhow::Result<()> {
+    let mut install = Command::new("install")
+        .args(["-m", &format!("{mode:o}"), "/dev/stdin"])
+        .arg(path)
+        .stdin(Stdio::piped())
+        .spawn()
+        .context("install cannot be started")?;
+    install.stdin.take().context("no stdin")?.write_all(bytes)?;
+    let ended = install.wait()?;
+    ensure!(ended.success(), "{} was not written: {ended}", path.display());
+    Ok(())
 }
 
 /// What follows `data:`, in base64 or with percents.
@@ -178,5 +198,66 @@ fn object<'a>(value: &'a Value, what: &str, keys: &[&str]) -> anyhow::Result<&'a
     match object.keys().find(|key| !keys.contains(&key.as_str())) {
         Some(key) => bail!("{what} has a key {key:?} that is unknown"),
         None => Ok(object),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn laid_out(config: &Value) -> anyhow::Result<(tempfile::TempDir, LaidOut)> {
+        let root = tempfile::tempdir()?;
+        let made = lay_out(&config.to_string(), root.path(), |_| Ok(b"program".to_vec()))?;
+        Ok((root, made))
+    }
+
+    #[test]
+    fn files_and_units_are_laid_out_in_both_dialects() {
+        for (version, on, root) in [
+            ("2.0.0", "enable", true),
+            ("2.3.0", "enabled", true),
+            ("3.4.0", "enabled", false),
+        ] {
+            let mut file = json!({ "path": "/a/b", "mode": 0o600, "contents": { "source": "data:,a%20b%0A" } });
+            if root {
+                file["filesystem"] = json!("root");
+            }
+            let config = json!({ "ignition": { "version": version }, "storage": { "files": [file] },
+                "systemd": { "units": [{ "name": "a.service", on: true, "contents": "[Unit]" }] } });
+            let (root, made) = laid_out(&config).unwrap();
+            assert_eq!(fs::read_to_string(root.path().join("a/b")).unwrap(), "a b\n");
+            assert_eq!(made.enabled, ["a.service"]);
+        }
+    }
+
+    #[test]
+    fn what_ignition_would_refuse_is_refused() {
+        let file = |more: Value| {
+            let mut file = json!({ "path": "/a", "contents": { "source": "data:;base64,eA==" } });
+            for (key, value) in more.as_object().unwrap() {
+                file[key] = value.clone();
+            }
+            json!({ "ignition": { "version": "3.4.0" }, "storage": { "files": [file] } })
+        };
+        laid_out(&file(json!({}))).unwrap();
+        let mut twice = file(json!({}));
+        let one = twice["storage"]["files"][0].clone();
+        twice["storage"]["files"].as_array_mut().unwrap().push(one);
+        let loaded = |hash: &str| json!({ "contents": { "source": "https://x/y", "verification": { "hash": hash } } });
+        for wrong in [
+            file(json!({ "filesystem": "root" })),
+            file(json!({ "inline": "x" })),
+            file(json!({ "path": "a" })),
+            file(json!({ "mode": "0600" })),
+            file(json!({ "contents": { "source": "https://x/y" } })),
+            file(loaded(&format!("sha512-{}", "0".repeat(128)))),
+            twice,
+            json!({ "ignition": { "version": "1.0.0" } }),
+            json!({}),
+        ] {
+            assert!(laid_out(&wrong).is_err(), "{wrong}");
+        }
     }
 }

@@ -44,12 +44,22 @@ impl Machine {
 
     /// At its first boot, with this userdata and nothing else.
     pub fn first_boot(namespace: &str, firewall: &str, userdata: &str) -> anyhow::Result<Self> {
+        let nothing = |url: &str| anyhow::bail!("nothing is to be loaded, {url} neither");
+        Self::first_boot_loading(namespace, firewall, userdata, nothing)
+    }
+
+    /// The same where something is loaded.
+    pub fn first_boot_loading(
+        namespace: &str,
+        firewall: &str,
+        userdata: &str,
+        fetch: impl Fn(&str) -> anyhow::Result<Vec<u8>>,
+    ) -> anyhow::Result<Self> {
         let machine = Self {
             dir: TempDir::new()?,
             firewall: firewall.to_owned(),
             namespace: namespace.to_owned(),
         };
-        let fetch = |url: &str| anyhow::bail!("nothing is to be loaded, {url} neither");
         let made = ignition::lay_out(userdata, machine.path(), fetch)?;
         let unit = "firewall-agent.service".to_owned();
         anyhow::ensure!(made.enabled.contains(&unit), "the agent's unit is not on: {made:?}");

@@ -12,11 +12,12 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
 use anyhow::ensure;
+use aws_lc_rs::digest;
 use kube::ResourceExt as _;
 use kube::core::DynamicObject;
 use tests::harness::eventually;
 use tests::moves::{Leaves, Stage};
-use tests::programs::{Machine, bootstrap_kubeconfig};
+use tests::programs::{Machine, Release, bootstrap_kubeconfig};
 use tests::webhook::{Hooked, TEMPLATE, userdata};
 use tests::world::{Place, World, bootstrapped};
 
@@ -75,6 +76,42 @@ async fn a1_a_firewall_that_is_made_carries_its_way_in_and_its_machine_begins_by
     let _agent = machine.start().unwrap();
     bootstrapped(&machine).await.unwrap();
     settled(&world, &machine).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a1_where_the_image_has_no_agent_it_is_loaded_and_verified_and_begins() {
+    let world = World::new("shoot--baked--loaded").await.unwrap();
+    let hooked = Hooked::install(&world).await.unwrap();
+    let program = std::fs::read(Release::built().unwrap().agent()).unwrap();
+    let digest = digest::digest(&digest::SHA512, &program);
+    let digest: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    let url = "https://images.example/firewall-agent";
+    let _approver = hooked
+        .approver(&["--agent-url", url, "--agent-sha512", &digest])
+        .await
+        .unwrap();
+    let firewall = hooked
+        .make("00001", r#"{"ignition":{"version":"3.4.0"}}"#)
+        .await
+        .unwrap();
+    let name = followed(&world, &firewall).await;
+    let boot = |program: Vec<u8>| {
+        let fetch = move |from: &str| {
+            ensure!(from == url, "{from}");
+            Ok(program.clone())
+        };
+        Machine::first_boot_loading(world.namespace(), &name, userdata(&firewall), fetch)
+    };
+    let mut other = program.clone();
+    other.push(0);
+    assert!(boot(other).is_err(), "another program is taken");
+    let machine = boot(program).unwrap();
+    assert!(
+        machine.program().unwrap().starts_with(machine.path()),
+        "it is not the one that was loaded"
+    );
+    let _agent = machine.start().unwrap();
+    bootstrapped(&machine).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
