@@ -12,6 +12,16 @@ pub fn certificate_duration(text: &str) -> Result<SignedDuration, String> {
     }
 }
 
+/// The life of the certificate that a webhook is served with.
+pub fn webhook_certificate_duration(text: &str) -> Result<SignedDuration, String> {
+    let duration = duration(text, "720h or 90d")?;
+    if (SignedDuration::from_secs(60)..=SignedDuration::from_hours(365 * 24)).contains(&duration) {
+        Ok(duration)
+    } else {
+        Err("out of range: 1m at least, 365d at most".into())
+    }
+}
+
 /// How often something is looked at that tells its changes by itself.
 pub fn poll_interval(text: &str) -> Result<SignedDuration, String> {
     let duration = duration(text, "30s or 5m")?;
@@ -41,6 +51,16 @@ mod tests {
         }
         for bad in ["", "599s", "366d", "-30d", "30", "a month", "1y"] {
             assert!(certificate_duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_webhooks_certificate_lives_between_a_minute_and_a_year() {
+        for good in ["60s", "1m", "90d", "365d"] {
+            assert!(webhook_certificate_duration(good).is_ok(), "{good}");
+        }
+        for bad in ["", "59s", "366d", "-1m", "90"] {
+            assert!(webhook_certificate_duration(bad).is_err(), "{bad}");
         }
     }
 

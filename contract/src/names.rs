@@ -57,6 +57,12 @@ pub const CLIENT_CA_KEY: &str = "client-ca-file";
 /// Secret in the approver's namespace with the key that all bootstrap tokens of this seed are derived from.
 pub const SEED_KEY_SECRET: &str = "firewall-approver-key";
 
+/// On a bootstrap ServiceAccount whose Firewall is about to be made: when that was asked for, in seconds.
+pub const ADMITTED: &str = "firewall.metal-stack.io/admitted";
+/// What serves Firewalls' userdata is called like the lease of those who serve it, and this: a Secret in the approver's own
+/// namespace.
+pub const WEBHOOK_SECRET_SUFFIX: &str = "-webhook";
+
 /// The one Secret per shoot that outlives a seed, and the Secret that opens the shoot to the approver.
 pub const STATE_SECRET: &str = "firewall-bootstrap";
 pub const STATE_HANDOVER_KEY: &str = "handover-key";
@@ -88,6 +94,8 @@ pub const SEED_ACCESS_REPORT: &str = "firewall.metal-stack.io/seed-access-report
 pub const SEED_ACCESS_STATE: &str = "firewall.metal-stack.io/seed-access-state";
 pub const RENEW: &str = "firewall.metal-stack.io/renew-seed-access";
 pub const REBOOTSTRAP: &str = "firewall.metal-stack.io/rebootstrap";
+/// Which of its bootstrap tokens stands in the userdata. Written when the Firewall is made.
+pub const BOOTSTRAP_EPOCH: &str = "firewall.metal-stack.io/bootstrap-epoch";
 /// `<Firewall UID>/<value>`: makes a bootstrap credential for the machine that is known already.
 pub const EXPORT: &str = "firewall.metal-stack.io/export-bootstrap";
 pub const ACCEPT_KEY: &str = "firewall.metal-stack.io/accept-key";

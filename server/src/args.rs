@@ -11,7 +11,7 @@ use axum::http::Uri;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use cluster::log::{self, Level};
 use cluster::settings::Settings;
-use cluster::spans::{certificate_duration, poll_interval};
+use cluster::spans::{certificate_duration, poll_interval, webhook_certificate_duration};
 use jiff::SignedDuration;
 
 pub use agent::Agent;
@@ -157,6 +157,22 @@ pub struct Run {
         value_name = "ADDRESS:PORT"
     )]
     pub listen: SocketAddr,
+
+    /// Where API servers ask for Firewalls' userdata, over HTTPS: their machines then begin by themselves (manifests/webhook).
+    /// Without it nobody is answered. A dry run answers nobody.
+    #[arg(long, env = "FIREWALL_APPROVER_WEBHOOK_LISTEN", value_name = "ADDRESS:PORT")]
+    pub webhook_listen: Option<SocketAddr>,
+
+    /// Life of the certificate that this is served with (1m to 365d). The approver makes it, and the next one when two thirds of
+    /// it are over.
+    #[arg(
+        long,
+        env = "FIREWALL_APPROVER_WEBHOOK_CERTIFICATE_DURATION",
+        default_value = "90d",
+        value_parser = webhook_certificate_duration,
+        value_name = "TIME"
+    )]
+    pub webhook_certificate_duration: SignedDuration,
 
     #[command(flatten)]
     pub agent: Agent,

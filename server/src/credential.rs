@@ -20,7 +20,7 @@ use thiserror::Error;
 use cluster::api::{apply, call, call_opt};
 use cluster::failure::{Class, Failure};
 
-use crate::core::credential::CREDENTIAL_LIMIT;
+use crate::core::credential::{CREDENTIAL_LIMIT, fresh};
 use crate::core::plan;
 use crate::seed::Seed;
 
@@ -55,8 +55,7 @@ pub async fn seed_key(seed: &Seed) -> Result<SeedKey, CredentialError> {
     let namespace = &seed.own_namespace;
     let what = |verb: &str| format!("{verb} Secret {namespace}/{}", names::SEED_KEY_SECRET);
     let secrets = seed.secrets(namespace);
-    let found = call_opt(what("get"), secrets.get(names::SEED_KEY_SECRET)).await?;
-    let secret = if let Some(secret) = found {
+    let secret = if let Some(secret) = seed_key_secret(seed).await? {
         secret
     } else {
         let key = SeedKey::generate().map_err(|e| CredentialError::SeedKey(namespace.clone(), e))?;
@@ -80,11 +79,29 @@ pub async fn seed_key(seed: &Seed) -> Result<SeedKey, CredentialError> {
             Err(failure) => return Err(failure.into()),
         }
     };
+    read_seed_key(namespace, secret)
+}
+
+/// The same where it is there; of a replica that makes none.
+pub async fn find_seed_key(seed: &Seed) -> Result<Option<SeedKey>, CredentialError> {
+    let found = seed_key_secret(seed).await?;
+    found
+        .map(|secret| read_seed_key(&seed.own_namespace, secret))
+        .transpose()
+}
+
+async fn seed_key_secret(seed: &Seed) -> Result<Option<Secret>, CredentialError> {
+    let namespace = &seed.own_namespace;
+    let what = format!("get Secret {namespace}/{}", names::SEED_KEY_SECRET);
+    Ok(call_opt(what, seed.secrets(namespace).get(names::SEED_KEY_SECRET)).await?)
+}
+
+fn read_seed_key(namespace: &str, secret: Secret) -> Result<SeedKey, CredentialError> {
     let data = secret.data.unwrap_or_default();
     let bytes = data
         .get(SEED_KEY)
-        .ok_or_else(|| CredentialError::NoSeedKey(namespace.clone()))?;
-    SeedKey::from_bytes(&bytes.0).map_err(|e| CredentialError::SeedKey(namespace.clone(), e))
+        .ok_or_else(|| CredentialError::NoSeedKey(namespace.to_owned()))?;
+    SeedKey::from_bytes(&bytes.0).map_err(|e| CredentialError::SeedKey(namespace.to_owned(), e))
 }
 
 /// Makes the credential on record stand. `known` is the bootstrap kubeconfig that was handed out before.
@@ -101,7 +118,7 @@ pub async fn stand(
             Some(bearer) => bearer,
             None => return Ok(Standing::IdTaken),
         },
-        CredentialKind::ServiceAccount => service_account(seed, firewall, credential, known).await?,
+        CredentialKind::ServiceAccount => service_account(seed, firewall, credential, known, None).await?,
     };
     let kubeconfig = seed
         .endpoint()
@@ -157,11 +174,23 @@ async fn token(
     Ok(Some(token.bearer()))
 }
 
+/// A ServiceAccount's token for a Firewall that is about to be made: bound to the Secret that the worker's will be bound to.
+pub async fn admitted(
+    seed: &Seed,
+    firewall: &plan::Firewall<'_>,
+    now: Timestamp,
+) -> Result<SecretString, CredentialError> {
+    let credential = fresh(CredentialKind::ServiceAccount, 0, now);
+    service_account(seed, firewall, &credential, None, Some(now)).await
+}
+
+/// `admitted`: its Firewall is not there yet, and nobody is to take it for one that is gone.
 async fn service_account(
     seed: &Seed,
     of: &plan::Firewall<'_>,
     credential: &Credential,
     known: Option<&Kubeconfig>,
+    admitted: Option<Timestamp>,
 ) -> Result<SecretString, CredentialError> {
     let (namespace, firewall) = (names::SERVICE_ACCOUNT_NAMESPACE, of.name);
     let meta = ObjectMeta {
@@ -171,8 +200,12 @@ async fn service_account(
         ..ObjectMeta::default()
     };
     let accounts: Api<ServiceAccount> = Api::namespaced(seed.client.clone(), namespace);
+    let annotation = |time: Timestamp| [(names::ADMITTED.to_owned(), time.as_second().to_string())].into();
     let account = ServiceAccount {
-        metadata: meta.clone(),
+        metadata: ObjectMeta {
+            annotations: admitted.map(annotation),
+            ..meta.clone()
+        },
         automount_service_account_token: Some(false),
         ..ServiceAccount::default()
     };

@@ -27,6 +27,8 @@ use crate::state::{State, StateError};
 
 /// How often ServiceAccounts are looked through whose Firewall is gone.
 const ACCOUNTS_EVERY: Duration = Duration::from_secs(15);
+/// So many seconds a Firewall may take from the webhook into the API server and into our cache.
+const ADMITTED_WITHIN: u64 = 120;
 const REMEMBERED: SignedDuration = SignedDuration::from_hours(24);
 
 /// Remembers what it has cleared away, by the time at which the Firewall was first missed, so that it is done once.
@@ -227,6 +229,9 @@ async fn accounts(approver: &Approver) -> Result<(), Failure> {
             .get(names::NAMESPACE_LABEL)
             .cloned()
             .unwrap_or_default();
+        if is_on_its_way(account.annotations().get(names::ADMITTED), Timestamp::now()) {
+            continue;
+        }
         // One that cannot be read is there all the same.
         if !approver.serves(&of) || approver.all_firewalls().any(|firewall| firewall.name_any() == name) {
             continue;
@@ -236,4 +241,34 @@ async fn accounts(approver: &Approver) -> Result<(), Failure> {
         call_opt(what, accounts.delete(&name, &DeleteParams::default())).await?;
     }
     Ok(())
+}
+
+/// Whether the webhook made the account for a Firewall that may not be seen here yet. Whatever else is written there, by
+/// whomever, keeps no account.
+fn is_on_its_way(admitted: Option<&String>, now: Timestamp) -> bool {
+    let second: Option<i64> = admitted.and_then(|time| time.parse().ok());
+    second.is_some_and(|second| now.as_second().abs_diff(second) < ADMITTED_WITHIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a1_an_account_outlives_the_way_of_its_firewall_into_the_cache_and_no_more() {
+        let now = Timestamp::from_second(1_790_000_000).unwrap();
+        let of = |text: &str| is_on_its_way(Some(&text.to_owned()), now);
+        assert!(of("1790000000") && of("1789999881") && of("1790000119"));
+        for late in [
+            "1789999880",
+            "1790000120",
+            "9223372036854775807",
+            "-9223372036854775808",
+            "x",
+            "",
+        ] {
+            assert!(!of(late), "{late}");
+        }
+        assert!(!is_on_its_way(None, now));
+    }
 }

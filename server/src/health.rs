@@ -19,11 +19,14 @@ use crate::core::verdict::Verdict;
 use crate::evidence::{condition, is_firewalls};
 use crate::fleet::Id;
 use crate::metrics::{Metrics, Standings, seconds};
+use crate::webhook::Hook;
 
 /// The HTTP server's side of the approver: there before it, and whatever becomes of it.
 pub struct Served {
     pub metrics: Metrics,
     approver: OnceLock<Arc<Approver>>,
+    /// Where userdata is asked for here.
+    hook: OnceLock<Arc<Hook>>,
     lead: Mutex<Lead>,
     /// The checks that failed when somebody asked last.
     failed: Mutex<BTreeSet<String>>,
@@ -34,6 +37,7 @@ impl Served {
         Self {
             metrics: Metrics::new(),
             approver: OnceLock::new(),
+            hook: OnceLock::new(),
             lead: Mutex::default(),
             failed: Mutex::default(),
         }
@@ -42,6 +46,21 @@ impl Served {
     pub fn serves(&self, approver: Arc<Approver>) {
         // There is one in a process.
         let _ = self.approver.set(approver);
+    }
+
+    pub fn hooks(&self, hook: Arc<Hook>) {
+        let _ = self.hook.set(hook);
+    }
+
+    pub fn hook(&self) -> Option<Arc<Hook>> {
+        self.hook.get().cloned()
+    }
+
+    /// Waits until every API server that asks has its answer.
+    pub async fn drain(&self) {
+        if let Some(hook) = self.hook.get() {
+            hook.drain().await;
+        }
     }
 
     /// It waits for its turn: nothing of it is missing, if it knows whose turn it is.
@@ -68,6 +87,12 @@ impl Served {
 
     /// Whether it can do its work.
     pub fn ready(&self) -> Vec<Check> {
+        let mut checks = self.leading();
+        checks.extend(self.hook.get().map(|hook| hook.check()));
+        checks
+    }
+
+    fn leading(&self) -> Vec<Check> {
         let leader = match self.lead() {
             // A replica that waits is as good as one that leads: it can take over.
             Lead::Waits(why) => return vec![Check::new("start", Health::Good), Check::new("leader", why)],

@@ -20,7 +20,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
@@ -59,7 +59,10 @@ pub async fn start(
     let listener = bind(address).await.map_err(failed)?;
     let listen = listener.local_addr().map_err(failed)?;
     tracing::info!(%listen, "health and metrics are served");
-    Ok(accept(listener, router(Asked::of(served, stop))))
+    let router = router(Asked::of(served, stop));
+    Ok(accept(listener, "health and metrics", move |stream| {
+        serve(stream, router.clone(), CONNECTION_LIFE)
+    }))
 }
 
 /// What answers come from.
@@ -78,7 +81,7 @@ impl Asked {
 }
 
 /// All addresses are those of IPv4 where a machine has no IPv6.
-async fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
+pub async fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
     match TcpListener::bind(address).await {
         Err(_) if address.is_ipv6() && address.ip().is_unspecified() => {
             TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await
@@ -102,7 +105,11 @@ fn router(asked: Asked) -> Router {
         .with_state(asked)
 }
 
-async fn accept(listener: TcpListener, router: Router) {
+/// Serves each connection, up to as many as there may be.
+pub async fn accept<F>(listener: TcpListener, what: &'static str, serve: impl Fn(TcpStream) -> F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
     let mut connections: VecDeque<AbortHandle> = VecDeque::new();
     let mut failing = false;
     loop {
@@ -110,7 +117,7 @@ async fn accept(listener: TcpListener, router: Router) {
             Ok((stream, _)) => stream,
             Err(error) => {
                 if !failing {
-                    tracing::warn!(%error, "no connection to health and metrics is accepted; tried again");
+                    tracing::warn!(%error, "no connection to {what} is accepted; tried again");
                 }
                 failing = true;
                 tokio::time::sleep(ACCEPT_AGAIN).await;
@@ -126,11 +133,11 @@ async fn accept(listener: TcpListener, router: Router) {
         {
             oldest.abort();
         }
-        connections.push_back(tokio::spawn(serve(stream, router.clone(), CONNECTION_LIFE)).abort_handle());
+        connections.push_back(tokio::spawn(serve(stream)).abort_handle());
     }
 }
 
-async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router, life: Duration) {
+pub async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router, life: Duration) {
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADERS_WITHIN)

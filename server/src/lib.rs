@@ -37,6 +37,7 @@ mod status;
 mod tasks;
 mod userdata;
 mod watches;
+mod webhook;
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -48,6 +48,7 @@ const MISUSED: [(Decided, Reason); 8] = [
 pub struct Metrics {
     decisions: Family<Labels, Counter>,
     handovers: Family<Labels, Counter>,
+    admissions: Family<Labels, Counter>,
     approval: Histogram,
     issue: Histogram,
     recovery: Histogram,
@@ -92,9 +93,12 @@ impl Metrics {
         for (decided, reason) in MISUSED {
             drop(decisions.get_or_create(&decision(decided, Some(reason))));
         }
+        let admissions = Family::<Labels, Counter>::default();
+        drop(admissions.get_or_create(&admission("create", "refused")));
         Self {
             decisions,
             handovers: Family::default(),
+            admissions,
             approval: Histogram::new(REQUEST_SECONDS),
             issue: Histogram::new(REQUEST_SECONDS),
             recovery: Histogram::new(RECOVERY_SECONDS),
@@ -140,6 +144,12 @@ impl Metrics {
         self.handovers.get_or_create(&labels).inc();
     }
 
+    /// The webhook answered for a Firewall.
+    pub fn admitted(&self, create: bool, answer: &str) {
+        let operation = if create { "create" } else { "update" };
+        self.admissions.get_or_create(&admission(operation, answer)).inc();
+    }
+
     pub fn recovered(&self, since: Timestamp, now: Timestamp) {
         self.recovery.observe(seconds(since, now));
     }
@@ -164,6 +174,11 @@ impl Metrics {
             "handovers",
             "Verdicts that a firewall has to come in anew, by reason",
             self.handovers.clone(),
+        );
+        registry.register(
+            "admissions",
+            "Firewalls that the webhook was asked about, by operation and answer",
+            self.admissions.clone(),
         );
         registry.register_with_unit(
             "approval_duration",
@@ -296,6 +311,10 @@ impl Standings {
             requests,
         );
     }
+}
+
+fn admission(operation: &str, answer: &str) -> Labels {
+    vec![("operation", operation.to_owned()), ("answer", answer.to_owned())]
 }
 
 fn decision(decided: Decided, reason: Option<Reason>) -> Labels {

@@ -13,6 +13,8 @@ use cluster::api::call;
 use cluster::failure::Failure;
 
 use crate::args::Run;
+use crate::run::lease_of;
+use crate::webhook;
 
 #[derive(Debug, Error)]
 pub enum PreflightError {
@@ -34,7 +36,8 @@ enum Scope {
     Served,
 }
 
-struct Need {
+#[derive(Clone, Copy)]
+struct Need<'a> {
     /// What the approver cannot do without it.
     what_for: &'static str,
     scope: Scope,
@@ -42,17 +45,17 @@ struct Need {
     /// With its subresource, if there is one.
     resource: &'static str,
     /// Empty: whatever its name.
-    name: &'static str,
+    name: &'a str,
     verbs: &'static [&'static str],
 }
 
-const fn need(
+const fn need<'a>(
     what_for: &'static str,
     scope: Scope,
     (group, resource): (&'static str, &'static str),
-    name: &'static str,
+    name: &'a str,
     verbs: &'static [&'static str],
-) -> Need {
+) -> Need<'a> {
     Need {
         what_for,
         scope,
@@ -76,11 +79,12 @@ const TOKENS: (&str, &str) = ("", "serviceaccounts/token");
 const ROLES: (&str, &str) = ("rbac.authorization.k8s.io", "roles");
 const BINDINGS: (&str, &str) = ("rbac.authorization.k8s.io", "rolebindings");
 const EVENTS: (&str, &str) = ("events.k8s.io", "events");
+const WEBHOOKS: (&str, &str) = ("admissionregistration.k8s.io", "mutatingwebhookconfigurations");
 const LEASES: (&str, &str) = ("coordination.k8s.io", "leases");
 
 use Scope::{Cluster, In, Own, Served};
 
-const NEEDS: &[Need] = &[
+const NEEDS: &[Need<'static>] = &[
     need("lead alone", Own, LEASES, "", &["create", "get", "update"]),
     need("see requests", Cluster, REQUESTS, "", &["list", "watch"]),
     need("ask for canaries", Cluster, REQUESTS, "", &["create", "get"]),
@@ -218,14 +222,14 @@ const NEEDS: &[Need] = &[
 ];
 
 /// What is only read where no flag says it.
-const SERVER: Need = need(
+const SERVER: Need<'static> = need(
     "know where firewalls reach this seed (or give --seed-server)",
     In("garden"),
     CONFIG_MAPS,
     "seed-api-server",
     &["get"],
 );
-const CA: Need = need(
+const CA: Need<'static> = need(
     "know the seed's CA (or give --seed-ca)",
     Own,
     CONFIG_MAPS,
@@ -234,7 +238,7 @@ const CA: Need = need(
 );
 
 struct Right<'a> {
-    need: &'a Need,
+    need: Need<'a>,
     verb: &'static str,
     /// None where the resource is in no namespace; empty for all.
     namespace: Option<&'a str>,
@@ -243,7 +247,8 @@ struct Right<'a> {
 /// Fails with every right that is missing for work as this command line has it.
 pub async fn check(client: &Client, run: &Run) -> Result<(), PreflightError> {
     let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
-    let answers = try_join_all(rights(run).iter().map(|right| {
+    let webhook = webhook::names_of(&lease_of(&run.namespaces));
+    let answers = try_join_all(rights(run, &webhook).iter().map(|right| {
         let reviews = &reviews;
         async move {
             let what = format!("ask whether the approver may {}", right.words());
@@ -260,18 +265,44 @@ pub async fn check(client: &Client, run: &Run) -> Result<(), PreflightError> {
     }
 }
 
-fn rights(run: &Run) -> Vec<Right<'_>> {
+/// `webhook`: how its configuration and its Secret are called.
+fn rights<'a>(run: &'a Run, webhook: &'a (String, String)) -> Vec<Right<'a>> {
     let by_flag = [
-        (run.seed_server.is_none()).then_some(&SERVER),
-        (run.seed_ca.is_none()).then_some(&CA),
+        (run.seed_server.is_none()).then_some(SERVER),
+        (run.seed_ca.is_none()).then_some(CA),
     ];
+    let (configuration, secret) = webhook;
+    let webhook = [
+        need(
+            "have API servers trust the webhook (manifests/webhook)",
+            Cluster,
+            WEBHOOKS,
+            configuration,
+            &["get", "patch"],
+        ),
+        need(
+            "serve the webhook with the certificate of all replicas (manifests/webhook)",
+            Own,
+            SECRETS,
+            secret,
+            &["get", "patch"],
+        ),
+    ];
+    let webhook = webhook
+        .into_iter()
+        .filter(|_| run.webhook_listen.is_some() && !run.dry_run);
     let served: Vec<&str> = if run.namespaces.is_empty() {
         vec![""]
     } else {
         run.namespaces.iter().map(String::as_str).collect()
     };
     let mut rights = Vec::new();
-    for need in NEEDS.iter().chain(by_flag.into_iter().flatten()) {
+    for need in NEEDS
+        .iter()
+        .copied()
+        .chain(by_flag.into_iter().flatten())
+        .chain(webhook)
+    {
         let namespaces = match need.scope {
             Cluster => vec![None],
             In(namespace) => vec![Some(namespace)],

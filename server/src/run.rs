@@ -43,6 +43,7 @@ use crate::selftest::SelfTest;
 use crate::shoots::Shoots;
 use crate::tasks::{self, Tasks, release};
 use crate::watches::{cache, controlled, drain, listen, received, scopes};
+use crate::webhook::{self, Hook};
 use crate::{clock, credential, evidence, firewalls, http, preflight, probe, requests};
 
 /// Somebody else's may have more than a megabyte each, and a page is in memory as a whole.
@@ -85,6 +86,8 @@ pub async fn run(run: Run, stop: CancellationToken) -> anyhow::Result<()> {
     };
     if let Some(workers) = started {
         workers.until_told_to_stop(&run, lost).await?;
+    } else {
+        served.drain().await;
     }
     if !run.dry_run {
         release(&elector).await;
@@ -104,7 +107,7 @@ async fn start(
 ) -> anyhow::Result<Workers> {
     let client = operator.client();
     preflight::check(&client, run).await?;
-    let mut selftest = SelfTest::new(client.clone(), &run.namespaces);
+    let mut selftest = SelfTest::new(client.clone(), run);
     selftest.held().await?;
     // A dry run writes nothing that two could write differently, and may stand beside whoever leads.
     let leads = (!run.dry_run).then(|| elector.leadership());
@@ -112,6 +115,20 @@ async fn start(
         .as_ref()
         .map_or_else(|| client.clone(), |leads| leads.client(client.clone()));
     let seed = Seed::connect(operator, work, leads, run).await?;
+    if let Some(address) = run.webhook_listen.filter(|_| !run.dry_run) {
+        let beside = seed.beside(client.clone());
+        let hook = Arc::new(Hook::new(
+            beside,
+            &lease_of(&run.namespaces),
+            run,
+            served.metrics.clone(),
+        ));
+        watches.spawn("webhook", webhook::start(address, Arc::clone(&hook)).await?);
+        let leads = seed.leads.clone();
+        let leads = move || leads.as_ref().is_some_and(cluster::lease::Leadership::holds);
+        watches.spawn("look at the webhook", Arc::clone(&hook).follow(run.clone(), leads));
+        served.hooks(hook);
+    }
     if !run.dry_run {
         let waiting = |why: Result<&str, &Failure>| match why {
             Ok(holder) => {
@@ -141,7 +158,7 @@ async fn start(
 }
 
 /// Approvers for different namespaces do not stand in for one another.
-fn lease_of(namespaces: &[String]) -> String {
+pub fn lease_of(namespaces: &[String]) -> String {
     if namespaces.is_empty() {
         return names::APPROVER.to_owned();
     }
@@ -156,6 +173,7 @@ struct Workers {
     /// Workers end when told to; watches are dropped with the process.
     workers: Tasks,
     watches: Tasks,
+    hook: Option<Arc<Hook>>,
 }
 
 impl Workers {
@@ -347,6 +365,11 @@ impl Workers {
                 }
             });
         }
+        let hook = served.hook();
+        if let Some(hook) = &hook {
+            let keeping = webhook::keep(Arc::clone(&approver), Arc::clone(hook));
+            watches.spawn("keeping of the webhook's certificate", keeping);
+        }
         watches.spawn("check of the clock", clock::watch(Arc::clone(&approver)));
         watches.spawn(
             "watch of the surroundings",
@@ -356,6 +379,7 @@ impl Workers {
             approver,
             workers,
             watches,
+            hook,
         })
     }
 
@@ -383,10 +407,17 @@ impl Workers {
             }
         }
         let leads = self.approver.seed.leads.clone();
+        let hook = self.hook.clone();
+        let drained = async {
+            if let Some(hook) = hook {
+                hook.drain().await;
+            }
+            tasks::drain(self.workers, self.watches, leads.as_ref()).await;
+        };
         // What is under way may be written as long as it is led.
         tokio::select! {
             lost = lost => Err(lost.into()),
-            () = tasks::drain(self.workers, self.watches, leads.as_ref()) => Ok(()),
+            () = drained => Ok(()),
         }
     }
 }

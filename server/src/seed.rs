@@ -100,6 +100,15 @@ impl Seed {
         })
     }
 
+    /// The same seed for whoever answers while another leads. What it writes is its own business.
+    pub fn beside(&self, client: Client) -> Self {
+        Self {
+            client,
+            leads: None,
+            ..self.clone()
+        }
+    }
+
     /// Where firewalls reach this seed now.
     pub fn endpoint(&self) -> Endpoint {
         self.endpoint.read().unwrap_or_else(PoisonError::into_inner).clone()
@@ -131,7 +140,7 @@ impl Seed {
         }
         preflight::check(&candidate.client, run).await?;
         // Each try leaves a request behind, so what was refused is not tried again at once.
-        if let Err(refused) = SelfTest::new(candidate.client.clone(), &run.namespaces).held().await {
+        if let Err(refused) = SelfTest::new(candidate.client.clone(), run).held().await {
             self.operator.refuse(candidate);
             return Err(refused.into());
         }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use contract::csr;
 use contract::key::PrivateKey;
 use contract::names;
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
@@ -24,7 +25,10 @@ use cluster::api::{call, call_opt};
 use cluster::failure::{Class, Failure};
 use cluster::firewall::Firewall;
 
+use crate::args::Run;
+use crate::run::lease_of;
 use crate::watches::scopes;
+use crate::webhook;
 
 /// A policy that was just installed is in force a moment later.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -60,6 +64,8 @@ pub struct SelfTest {
     client: Client,
     /// Those that the approver works on; none: all.
     namespaces: Vec<String>,
+    /// Its webhook configuration, where it serves one.
+    webhook: Option<String>,
     /// A request of our own to try an approval on. It is never decided, and the API server deletes it after a day.
     request: Option<String>,
 }
@@ -72,10 +78,12 @@ struct Trial {
 }
 
 impl SelfTest {
-    pub fn new(client: Client, namespaces: &[String]) -> Self {
+    pub fn new(client: Client, run: &Run) -> Self {
+        let webhook = run.webhook_listen.filter(|_| !run.dry_run);
         Self {
             client,
-            namespaces: namespaces.to_vec(),
+            namespaces: run.namespaces.clone(),
+            webhook: webhook.map(|_| webhook::names_of(&lease_of(&run.namespaces)).0),
             request: None,
         }
     }
@@ -136,6 +144,7 @@ impl SelfTest {
         let complete = annotation.is_some();
         trials.push(approval);
         trials.extend(annotation);
+        trials.extend(self.configuration().await);
         let (mut passed, mut untried) = (Vec::new(), None);
         for Trial { policy, what, answer } in trials {
             let policy = format!("{}-{policy}", names::APPROVER);
@@ -280,6 +289,32 @@ impl SelfTest {
             };
         }
         None
+    }
+
+    /// None where it is not there, or none of the approver's business.
+    async fn configuration(&self) -> Option<Trial> {
+        let name = self.webhook.as_deref()?;
+        let what = format!("label MutatingWebhookConfiguration {name}");
+        let label = json!({ "metadata": { "labels": { NAME: salt() } } });
+        let params = PatchParams {
+            dry_run: true,
+            ..PatchParams::default()
+        };
+        let configurations: Api<MutatingWebhookConfiguration> = Api::all(self.client.clone());
+        let patch = Patch::Merge(&label);
+        let answer = call(
+            format!("try to {what}"),
+            configurations.patch_metadata(name, &params, &patch),
+        )
+        .await;
+        if answer.as_ref().is_err_and(|failure| failure.is(Class::NotFound)) {
+            return None;
+        }
+        Some(Trial {
+            policy: "webhooks",
+            what,
+            answer: answer.map(drop),
+        })
     }
 
     async fn user(&self) -> String {

@@ -90,6 +90,7 @@ fn seen<'a>(firewall: &'a FirewallName, record: &'a Record, issuers: &'a Issuers
         certificate: record.certificate.as_ref(),
         certified_until: None,
         id_taken: false,
+        baked: None,
     }
 }
 

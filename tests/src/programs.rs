@@ -2,6 +2,7 @@
 //! agents in folders that stand for their machines. Here is what a running program is; where each has its place, below.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -109,16 +110,25 @@ impl Program {
 
     /// Where an approver serves health and metrics.
     pub async fn http(&self) -> anyhow::Result<Http> {
+        self.listens("health and metrics are served").await.map(Http)
+    }
+
+    /// Where an approver serves its webhook.
+    pub async fn webhook(&self) -> anyhow::Result<SocketAddr> {
+        self.listens("the webhook for userdata is served").await
+    }
+
+    async fn listens(&self, words: &str) -> anyhow::Result<SocketAddr> {
         let what = format!("the address in {}", self.log.display());
         let address = eventually(&what, PATIENCE, || async {
             let log = fs::read(&self.log)?;
             let own = log.get(usize::try_from(self.log_from)?..).context("the log was cut")?;
             let own = String::from_utf8_lossy(own);
-            let line = own.lines().find(|line| line.contains("health and metrics are served"));
+            let line = own.lines().find(|line| line.contains(words));
             let line: serde_json::Value = serde_json::from_str(line.context("not yet")?)?;
             Ok(line["listen"].as_str().context("no address")?.parse()?)
         });
-        Ok(Http(address.await?))
+        address.await
     }
 
     /// SIGKILL: what a power cut leaves.

@@ -11,7 +11,7 @@ use contract::record::{Credential, Endpoint, Pending, Record, Sent};
 use contract::report::{FRESH, Report};
 use jiff::{SignedDuration, Timestamp};
 
-use super::credential::fresh;
+use super::credential::{fresh, next_epoch};
 use super::seen::Seen;
 use super::verdict::Issuer;
 
@@ -120,7 +120,7 @@ pub fn open(next: &mut Record, reason: Reason, seen: &Seen<'_>, now: Timestamp) 
     });
     next.credential = if next.keys.pin.is_none() {
         // It has never come in: whoever writes userdata gets the way into this seed.
-        Some(fresh(seen.kind, held.map_or(0, |held| held.epoch + 1), now))
+        Some(fresh(seen.kind, next_epoch(held.as_ref(), seen.baked), now))
     } else {
         held
     };
@@ -182,7 +182,7 @@ pub fn send(next: &mut Record, seen: &Seen<'_>, now: Timestamp) {
     next.order.generation += 1;
     let held = next.credential.as_ref();
     if sealed && held.is_none_or(|held| held.revoked.is_some()) {
-        next.credential = Some(fresh(seen.kind, held.map_or(0, |held| held.epoch + 1), now));
+        next.credential = Some(fresh(seen.kind, next_epoch(held, seen.baked), now));
     }
 }
 

@@ -82,6 +82,7 @@ impl Machine {
             certificate: None,
             certified_until: None,
             id_taken: false,
+            baked: None,
         }
     }
 

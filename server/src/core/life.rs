@@ -231,7 +231,8 @@ fn obey_operator(next: &mut Record, seen: &Seen<'_>, now: Timestamp) {
             next.order.authority = ahead.authority + 1;
         }
         // For the machine that is known: no other key comes in with it, so it is a token that nobody has seen.
-        let epoch = next.credential.as_ref().map_or(0, |credential| credential.epoch + 1);
+        let held = next.credential.as_ref();
+        let epoch = held.map_or(0, |credential| credential.epoch.saturating_add(1));
         let limit = now + TOKEN_LIFE;
         next.credential = Some(Credential {
             expires: limit,

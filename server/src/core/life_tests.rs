@@ -10,6 +10,8 @@ use contract::report;
 use super::*;
 use crate::core::canary::Issuers;
 
+#[path = "life_tests/baked.rs"]
+mod baked;
 #[path = "life_tests/minutes.rs"]
 mod minutes;
 #[path = "life_tests/operator.rs"]
@@ -373,6 +375,7 @@ fn seen(firewall: &FirewallName) -> Seen<'_> {
         certificate: None,
         certified_until: None,
         id_taken: false,
+        baked: None,
     }
 }
 

@@ -1,6 +1,8 @@
 //! What the approver decides, without a clock, a network or a thread: facts in, decision out.
 //!
 //! - `decide`: what becomes of a request (the whole approval policy)
+//! - `admit`: what becomes of a Firewall's userdata when it is made or changed
+//! - `serving`: the certificate that this is served with, and the CAs that it is trusted by
 //! - `canary`: which CAs' certificates the seed accepts
 //! - `verdict`: whether a firewall's access is still good
 //! - `seen`: the facts of one firewall
@@ -15,6 +17,7 @@
 //! - `health`: whether the approver itself can do its work
 //! - `userdata`: what a machine carries so that its agent begins by itself
 
+pub mod admit;
 pub mod canary;
 pub mod credential;
 pub mod decide;
@@ -26,6 +29,7 @@ pub mod plan;
 pub mod retry;
 pub mod said;
 pub mod seen;
+pub mod serving;
 pub mod standing;
 pub mod userdata;
 pub mod verdict;

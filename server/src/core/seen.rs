@@ -42,4 +42,6 @@ pub struct Seen<'a> {
     pub certified_until: Option<Timestamp>,
     /// Whether its token's id turned out to be somebody else's.
     pub id_taken: bool,
+    /// The epoch of the token that stands in its userdata, where the webhook put one there.
+    pub baked: Option<u32>,
 }

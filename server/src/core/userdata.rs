@@ -76,6 +76,16 @@ pub fn render(userdata: &str, baked: &Baked<'_>) -> Result<String, UserdataError
     Ok(put(&text, ["systemd", "units"], "name", &[dialect.unit()])?)
 }
 
+/// The bootstrap kubeconfig that stands in it, as this renders it.
+pub fn bootstrap_kubeconfig(userdata: &str) -> Option<SecretString> {
+    let config: Value = serde_json::from_str(userdata).ok()?;
+    let mut files = config.get("storage")?.get("files")?.as_array()?.iter();
+    let file = files.find(|file| file["path"] == BOOTSTRAP_KUBECONFIG && file["append"] != true)?;
+    let data = file["contents"]["source"].as_str()?.strip_prefix("data:;base64,")?;
+    let text = String::from_utf8(STANDARD.decode(data).ok()?).ok()?;
+    Some(text.into())
+}
+
 enum Content<'a> {
     Text(String),
     From(&'a Download),

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::{FirewallError, Worker};
+use crate::core::admit;
 use crate::core::seen::Seen;
 use crate::core::verdict::Verdict;
 use crate::core::{handover as core_handover, life};
@@ -73,6 +74,10 @@ impl Worker<'_> {
             certificate: certificate.as_ref(),
             certified_until,
             id_taken,
+            baked: annotations
+                .get(names::BOOTSTRAP_EPOCH)
+                .zip(self.firewall.creation_timestamp())
+                .and_then(|(epoch, created)| admit::kept(epoch, created.0)),
         };
         let next = life::advance(known.as_ref(), &seen, now);
         let news = News {

@@ -1,4 +1,4 @@
-//! Writes `manifests/seed/policies` anew.
+//! Writes `manifests/seed/policies` and `manifests/webhook/policy.yaml` anew.
 
 use std::path::Path;
 
@@ -8,5 +8,7 @@ fn main() -> anyhow::Result<()> {
     for (file, text) in tests::policies::files() {
         std::fs::write(dir.join(file), text)?;
     }
+    let webhook = Path::new(env!("CARGO_MANIFEST_DIR")).join("../manifests/webhook/policy.yaml");
+    std::fs::write(webhook, tests::policies::webhook_file())?;
     Ok(())
 }

@@ -6,7 +6,7 @@ use contract::names;
 use super::{Policy, the_approver};
 
 /// Fields of the metadata that the server writes on each change.
-const SERVERS: &str = "['resourceVersion', 'generation', 'managedFields']";
+pub(super) const SERVERS: &str = "['resourceVersion', 'generation', 'managedFields']";
 
 pub(super) fn policy() -> Policy {
     let state = names::SEED_ACCESS_STATE;
@@ -47,7 +47,7 @@ fn annotations(object: &str) -> String {
 
 /// A CEL condition: both have the same fields with the same values, but for those in `except`. As `dyn`, for an object
 /// of a known type cannot be asked for its fields, and the schema is upstream's.
-fn same(old: &str, new: &str, except: &str) -> String {
+pub(super) fn same(old: &str, new: &str, except: &str) -> String {
     format!(
         "dyn({new}).all(key, key in {except} ||
     (key in dyn({old}) && dyn({new})[key] == dyn({old})[key])) &&

@@ -2,7 +2,8 @@
 //! in the contract, and repeated nowhere by hand. Each file is one policy and its binding.
 //! RBAC knows neither name prefixes nor shapes nor fields, so it lets the approver write any Secret, any Role, anything
 //! of a Firewall, and approve any request of its signer; these do not. They bind one ServiceAccount and concern nobody
-//! else. One more binds the firewalls themselves.
+//! else. One more binds the firewalls themselves. That of the webhook is
+//! in `manifests/webhook`, with the right that it holds.
 
 mod bytes;
 mod firewalls;
@@ -10,6 +11,7 @@ mod rbac;
 mod requesters;
 mod requests;
 mod secrets;
+mod webhooks;
 
 use std::fmt::Write as _;
 
@@ -38,6 +40,12 @@ pub fn files() -> Vec<(String, String)> {
     }
     files.push(("kustomization.yaml".to_owned(), kustomization));
     files
+}
+
+/// What `manifests/webhook/policy.yaml` holds.
+#[must_use]
+pub fn webhook_file() -> String {
+    webhooks::policy().yaml()
 }
 
 /// The name by which a refusal tells its policy.

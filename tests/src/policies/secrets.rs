@@ -49,11 +49,19 @@ pub(super) fn policy() -> Policy {
                 ),
             ),
             (
-                format!("in {own} the approver only creates {}", names::SEED_KEY_SECRET),
                 format!(
-                    "request.namespace != '{own}' ||
-  (request.operation == 'CREATE' && variables.opaque && variables.name == '{}')",
-                    names::SEED_KEY_SECRET
+                    "in {own} the approver only creates {}, and writes {}{}",
+                    names::SEED_KEY_SECRET,
+                    names::APPROVER,
+                    names::WEBHOOK_SECRET_SUFFIX
+                ),
+                format!(
+                    "request.namespace != '{own}' || (variables.opaque && (
+  (request.operation == 'CREATE' && variables.name == '{}') ||
+  (request.operation != 'DELETE' && variables.name.matches('^{}(-[0-9a-f]{{10}})?{}$'))))",
+                    names::SEED_KEY_SECRET,
+                    names::APPROVER,
+                    names::WEBHOOK_SECRET_SUFFIX
                 ),
             ),
             (

@@ -12,6 +12,7 @@ use tempfile::TempDir;
 use super::release::Release;
 use super::{AGENT, KilledAt, Program, installed, no_secrets, write_private};
 use crate::harness::{Cluster, Way, eventually};
+use crate::ignition;
 use crate::secrets;
 
 /// A firewall machine: the folders that the agent knows, somewhere else.
@@ -38,6 +39,33 @@ impl Machine {
         fs::create_dir_all(machine.state())?;
         fs::set_permissions(machine.state(), fs::Permissions::from_mode(0o700))?;
         write_private(&machine.config().join(".bootstrap.kubeconfig"), kubeconfig)?;
+        Ok(machine)
+    }
+
+    /// At its first boot, with this userdata and nothing else.
+    pub fn first_boot(namespace: &str, firewall: &str, userdata: &str) -> anyhow::Result<Self> {
+        let nothing = |url: &str| anyhow::bail!("nothing is to be loaded, {url} neither");
+        Self::first_boot_loading(namespace, firewall, userdata, nothing)
+    }
+
+    /// The same where something is loaded.
+    pub fn first_boot_loading(
+        namespace: &str,
+        firewall: &str,
+        userdata: &str,
+        fetch: impl Fn(&str) -> anyhow::Result<Vec<u8>>,
+    ) -> anyhow::Result<Self> {
+        let machine = Self {
+            dir: TempDir::new()?,
+            firewall: firewall.to_owned(),
+            namespace: namespace.to_owned(),
+        };
+        let made = ignition::lay_out(userdata, machine.path(), fetch)?;
+        let unit = "firewall-agent.service".to_owned();
+        anyhow::ensure!(made.enabled.contains(&unit), "the agent's unit is not on: {made:?}");
+        // systemd does that, by the unit.
+        fs::create_dir_all(machine.state())?;
+        fs::set_permissions(machine.state(), fs::Permissions::from_mode(0o700))?;
         Ok(machine)
     }
 

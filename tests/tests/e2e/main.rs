@@ -1,6 +1,7 @@
 //! End to end: real API servers, the real binaries, the identities that the manifests grant. One seed and one shoot
 //! serve all tests; each has its own namespace and its own approver. Names carry the requirement that a test shows.
 //!
+//! - `baked`: userdata that holds a firewall's way in, from the moment at which the Firewall is made
 //! - `alerts`: what Prometheus says of real faults, by the rules that are shipped (C3)
 //! - `attacks`: what stands in the shoot may be anybody's
 //! - `bootstrap`: a machine with nothing but a bootstrap kubeconfig comes to work, and goes on (A1-A7)
@@ -35,6 +36,7 @@
 
 mod alerts;
 mod attacks;
+mod baked;
 mod bootstrap;
 mod canaries;
 mod consumers;

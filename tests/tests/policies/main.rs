@@ -12,6 +12,7 @@ mod rbac;
 mod requesters;
 mod requests;
 mod secrets;
+mod webhook;
 
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};

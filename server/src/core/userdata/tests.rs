@@ -59,6 +59,17 @@ fn an_empty_userdata_becomes_a_config_of_its_own() {
 }
 
 #[test]
+fn what_was_rendered_is_found_again() {
+    for template in ["", TEMPLATE] {
+        let rendered = render(template, &baked(&kubeconfig("one\n"))).unwrap();
+        assert_eq!(bootstrap_kubeconfig(&rendered).unwrap().expose_secret(), "one\n");
+    }
+    for without in ["", "{}", "x", TEMPLATE] {
+        assert!(bootstrap_kubeconfig(without).is_none());
+    }
+}
+
+#[test]
 fn what_is_not_ours_stays_to_the_byte() {
     let text = kubeconfig("one");
     let rendered = render(TEMPLATE, &baked(&text)).unwrap();
