@@ -171,7 +171,7 @@ reasons! {
         /// The Secret that opens the shoot to the approver is missing or cannot be used.
         ShootAccessMissing [Firewall] {
             does: "Works on for the firewall in the seed. It cannot read its report, nor tell it of a move.",
-            todo: "Deploy Secret `shoot-access-firewall-approver` ([operations](../operations.md#in-each-shoot)); the message says what is wrong.",
+            todo: "Deploy Secret `shoot-access-firewall-approver` ([install](../install.md#in-each-shoot)); the message says what is wrong.",
         }
         /// The shoot's API server cannot be reached.
         ShootUnreachable [Firewall] {

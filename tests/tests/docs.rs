@@ -78,3 +78,63 @@ fn the_tests_that_the_threat_model_and_the_decisions_name_exist() {
         }
     }
 }
+
+/// As GitHub makes them of headings.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let headings = text.lines().filter(|line| line.starts_with('#'));
+    let kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
+    headings
+        .map(|line| line.trim_start_matches('#').trim().to_lowercase())
+        .map(|heading| heading.chars().filter(kept).collect::<String>().replace(' ', "-"))
+        .collect()
+}
+
+fn pages(dir: &Path, found: &mut Vec<std::path::PathBuf>) {
+    for entry in fs::read_dir(dir).unwrap().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            pages(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "md") {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn what_the_documents_lead_to_is_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut documents = vec![
+        root.join("README.md"),
+        root.join("SECURITY.md"),
+        root.join("CHANGELOG.md"),
+    ];
+    pages(&root.join("docs"), &mut documents);
+    let mut count = 0;
+    for document in documents {
+        let text = fs::read_to_string(&document).unwrap();
+        for link in text
+            .split("](")
+            .skip(1)
+            .filter_map(|rest| Some(rest.split_once(')')?.0))
+        {
+            if link.contains("://") {
+                continue;
+            }
+            let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = match path {
+                "" => document.clone(),
+                path => document.parent().unwrap().join(path),
+            };
+            let what = format!("{} leads to {link}", document.display());
+            assert!(target.exists(), "{what}");
+            if !anchor.is_empty() {
+                assert!(
+                    anchors(&fs::read_to_string(&target).unwrap()).contains(anchor),
+                    "{what}"
+                );
+            }
+            count += 1;
+        }
+    }
+    assert!(count > 50, "{count}");
+}
