@@ -16,7 +16,7 @@ use crate::harness::{PATIENCE, Way, eventually};
 use crate::http::Http;
 use crate::secrets;
 
-pub use self::approver::{ApproverHome, Pod, export};
+pub use self::approver::{ApproverHome, Pod, export, printed};
 pub use self::machine::{Machine, bootstrap_kubeconfig};
 pub use self::release::Release;
 

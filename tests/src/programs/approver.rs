@@ -216,21 +216,28 @@ async fn own_token(seed: &Cluster) -> anyhow::Result<String> {
 
 /// `firewall-approver export`, as an operator runs it: a bootstrap kubeconfig to carry to the machine.
 pub async fn export(seed: &Cluster, namespace: &str, firewall: &str) -> anyhow::Result<String> {
+    printed(seed, &["export", &format!("{namespace}/{firewall}")]).await
+}
+
+/// What the program prints for an operator with his own kubeconfig.
+pub async fn printed(seed: &Cluster, args: &[&str]) -> anyhow::Result<String> {
     let operator = seed.dir().join("admin.kubeconfig");
     let output = tokio::process::Command::new(binary(APPROVER)?)
-        .arg("export")
+        .args(args)
         .arg("--kubeconfig")
         .arg(operator)
-        .arg(format!("{namespace}/{firewall}"))
         .env_clear()
         .stdin(Stdio::null())
         .kill_on_drop(true)
         .output();
     let output = tokio::time::timeout(Duration::from_secs(60), output)
         .await
-        .context("firewall-approver export does not end")??;
+        .with_context(|| format!("firewall-approver {args:?} does not end"))??;
     if !output.status.success() {
-        bail!("firewall-approver export: {}", String::from_utf8_lossy(&output.stderr));
+        bail!(
+            "firewall-approver {args:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
     Ok(String::from_utf8(output.stdout)?)
 }

@@ -2,10 +2,12 @@
 //!
 //! - `holds`: who is away, who writes over it, who asks without being an API server
 //! - `ids`: the token in the userdata is the one that stands in the seed
+//! - `printed`: what people get who write userdata themselves
 //! - `rolls`: its certificate is rolled under admissions
 
 mod holds;
 mod ids;
+mod printed;
 mod rolls;
 
 use std::os::unix::fs::PermissionsExt as _;
