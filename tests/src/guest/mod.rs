@@ -288,7 +288,7 @@ fn qemu(accelerator: &str, image: &Path) -> Command {
     command
         .args(["--pdeathsig", "KILL", "qemu-system-x86_64"])
         .args(["-nodefaults", "-no-user-config", "-display", "none", "-machine", "q35"])
-        // Nested KVM takes the register of the speculation bugs' mitigations from nobody.
+        // QEMU aborts where a nested KVM does not let it set this register.
         .args(["-cpu", "max,arch-capabilities=off", "-m", "512", "-smp", "1"])
         .args(["-accel", accelerator])
         .arg("-kernel")
