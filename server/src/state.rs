@@ -82,12 +82,6 @@ impl State {
         Self::post(seed, namespace, &key).await
     }
 
-    /// Makes the state of a shoot that has none. Any replica may: of several one makes it, and the others read it.
-    pub async fn make(seed: &Seed, namespace: &str) -> Result<Self, StateError> {
-        let key = PrivateKey::generate().map_err(StateError::MakeKey)?;
-        Self::post(seed, namespace, &key).await
-    }
-
     async fn post(seed: &Seed, namespace: &str, key: &PrivateKey) -> Result<Self, StateError> {
         let labels = [
             (names::MANAGED_BY_LABEL, names::APPROVER),

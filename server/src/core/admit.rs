@@ -34,6 +34,13 @@ pub struct Asked<'a> {
     pub served: bool,
 }
 
+/// A Firewall of that name that stands, in whatever namespace.
+pub struct Standing {
+    pub namespace: String,
+    pub created: Option<Timestamp>,
+    pub epoch: Option<String>,
+}
+
 /// What it takes to answer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Need {
@@ -109,6 +116,34 @@ pub fn need(asked: &Asked<'_>, now: Timestamp) -> Need {
         .zip(asked.created)
         .and_then(|(epoch, created)| kept(epoch, created));
     kept.map_or(Need::Nothing, |epoch| Need::Credential(name, Some(epoch)))
+}
+
+/// The same with what stands in the seed, which counts more than what the question says of it: whoever has come by the webhook's
+/// path could ask what he likes, and gets nothing that is not his Firewall's.
+pub fn against(need: Need, asked: &Asked<'_>, standing: &[Standing]) -> Need {
+    let Need::Credential(name, epoch) = need else {
+        return need;
+    };
+    let here = standing.iter().find(|standing| standing.namespace == asked.namespace);
+    if asked.create {
+        return match (here, standing.first()) {
+            // The API server refuses it, and in its own words.
+            (Some(_), _) => Need::Nothing,
+            (None, Some(other)) => Need::Refuse(format!(
+                "{}: there is a Firewall of this name in namespace {}, and a firewall's name is its identity in the seed: give it another",
+                object(asked),
+                other.namespace
+            )),
+            (None, None) => Need::Credential(name, epoch),
+        };
+    }
+    let kept = here.and_then(|here| kept(here.epoch.as_deref()?, here.created?));
+    kept.map_or(Need::Nothing, |epoch| Need::Credential(name, Some(epoch)))
+}
+
+/// Whether the worker will believe this epoch of a Firewall that is made now.
+pub fn is_believed(epoch: u32, now: Timestamp) -> bool {
+    near(&epoch.to_string(), now, NEAR / 2).is_some()
 }
 
 /// The first epoch that a new Firewall of this name may have: never one of before. `given` is what was answered a moment ago,

@@ -171,3 +171,54 @@ fn no_error_holds_up_a_change_and_every_one_but_foreign_userdata_a_creation() {
         assert!(matches!(made, Answer::Warn(text) if text.contains(NAME)));
     }
 }
+
+fn standing(namespace: &str, created: Option<Timestamp>, epoch: Option<&str>) -> Standing {
+    Standing {
+        namespace: namespace.into(),
+        created,
+        epoch: epoch.map(str::to_owned),
+    }
+}
+
+#[test]
+fn d2_a_name_that_another_namespace_has_gets_nothing() {
+    let made = asked(true);
+    let given = || credential(NAME, Some(1));
+    assert_eq!(against(given(), &made, &[]), given());
+    let other = standing("shoot--c--d", Some(at(0)), None);
+    let Need::Refuse(why) = against(given(), &made, &[other]) else {
+        panic!("it is not refused")
+    };
+    assert!(why.contains("shoot--c--d") && why.contains(NAME), "{why}");
+    // Of its own the API server says that it exists already, and whoever says otherwise gets nothing.
+    let both = [
+        standing("shoot--c--d", Some(at(0)), None),
+        standing("shoot--a--b", Some(at(0)), None),
+    ];
+    assert_eq!(against(given(), &made, &both), Need::Nothing);
+}
+
+#[test]
+fn a3_whoever_asks_about_a_change_gets_what_stands_and_no_more() {
+    let changed = asked(false);
+    let forged = || credential(NAME, Some(1_790_000_100));
+    let of = |standing: &[Standing]| against(forged(), &changed, standing);
+    let own = standing("shoot--a--b", Some(at(0)), Some("1790000002"));
+    assert_eq!(of(&[own]), credential(NAME, Some(1_790_000_002)));
+    assert_eq!(of(&[]), Need::Nothing);
+    for none in [
+        standing("shoot--a--b", Some(at(0)), None),
+        standing("shoot--a--b", None, Some("1790000002")),
+        standing("shoot--a--b", Some(at(9000)), Some("1790000002")),
+        standing("shoot--c--d", Some(at(0)), Some("1790000002")),
+    ] {
+        assert_eq!(of(&[none]), Need::Nothing);
+    }
+    assert_eq!(against(Need::Nothing, &changed, &[]), Need::Nothing);
+}
+
+#[test]
+fn an_epoch_that_the_worker_would_not_believe_is_not_given() {
+    assert!(is_believed(1_790_000_000, at(0)) && is_believed(1_790_000_200, at(0)));
+    assert!(!is_believed(1_790_000_400, at(0)) && !is_believed(1_789_999_000, at(0)));
+}

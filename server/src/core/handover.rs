@@ -182,7 +182,9 @@ pub fn send(next: &mut Record, seen: &Seen<'_>, now: Timestamp) {
     next.order.generation += 1;
     let held = next.credential.as_ref();
     if sealed && held.is_none_or(|held| held.revoked.is_some()) {
-        next.credential = Some(fresh(seen.kind, next_epoch(held, seen.baked), now));
+        // Not that of the userdata, which others may read.
+        let unread = seen.baked.map(|baked| baked.saturating_add(1));
+        next.credential = Some(fresh(seen.kind, next_epoch(held, unread), now));
     }
 }
 

@@ -165,6 +165,20 @@ fn a8_a_firewall_that_came_from_another_seed_gets_a_credential_sealed_and_it_end
 }
 
 #[test]
+fn a8_what_is_sealed_is_not_what_stands_in_the_new_userdata() {
+    let machine = Machine::new();
+    let before = machine.report("a", "01", Order::default(), 1_900);
+    let seen = Seen {
+        baked: Some(1_000),
+        ..machine.seen(Some(&before))
+    };
+    let moved = advance(Some(&machine.record()), &seen, at(2_000));
+    assert!(sealed_to(&moved).is_some());
+    assert_eq!(moved.credential.as_ref().map(|held| held.epoch), Some(1_001));
+    assert_eq!(advance(Some(&moved), &seen, at(2_001)), moved);
+}
+
+#[test]
 fn a_silent_firewall_is_left_a_notice_without_any_credential() {
     let machine = Machine::new();
     let old = machine.report("a", "01", Order::default(), 0);

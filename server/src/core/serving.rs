@@ -93,7 +93,8 @@ pub fn step(stood: &Stood<'_>, trusted: &[String], host: &str, now: Timestamp, t
     }
     let is_trusted = |ca: &str| trusted.iter().any(|known| known == ca);
     let next_trusted = stood.next.is_some_and(|next| is_trusted(&next.ca));
-    if stood.trusted.is_some() && !next_trusted {
+    // What was written by a clock that was ahead says nothing of how long ago that was.
+    if stood.trusted.is_some_and(|since| since > now) || (stood.trusted.is_some() && !next_trusted) {
         return Step::Unnote;
     }
     let wanted = wanted(stood);
@@ -108,7 +109,11 @@ pub fn step(stood: &Stood<'_>, trusted: &[String], host: &str, now: Timestamp, t
             Some(_) => Step::Wait,
         };
     }
-    if stood.old.is_some() && stood.since.is_none_or(|since| since + times.settle <= now) {
+    if stood.old.is_some()
+        && stood
+            .since
+            .is_none_or(|since| since > now || since + times.settle <= now)
+    {
         return Step::Forget;
     }
     let ends_soon = stood.serving.is_some_and(|serving| serving.until - times.ahead <= now);

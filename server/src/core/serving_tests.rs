@@ -96,6 +96,31 @@ fn a_bundle_that_somebody_emptied_is_filled_again_and_the_spread_begins_anew() {
 }
 
 #[test]
+fn a_clock_that_was_ahead_holds_nothing_up_once_it_is_right_again() {
+    let (mut world, times) = (World::default(), Times::of(SignedDuration::from_mins(1)));
+    let steps = |world: &mut World, from: i64, until: i64| {
+        for second in from..until {
+            for _ in 0..5 {
+                let step = world.step(HOST, at(second), &times);
+                world.take(&step, HOST, at(second), &times);
+            }
+        }
+    };
+    let day = 86_400;
+    // In the midst of the second roll, a day ahead: one was served lately, and the one before it is trusted yet.
+    steps(&mut world, day, day + 46);
+    assert!(world.old.is_some() && world.since.is_some_and(|since| since > at(day)));
+    steps(&mut world, 0, 5);
+    assert_eq!(world.old, None, "the old one stays");
+    world.serving.as_mut().unwrap().until = at(10);
+    steps(&mut world, 5, 20);
+    assert!(
+        world.made >= 3 && world.since.is_some_and(|since| since < at(20)),
+        "nothing follows"
+    );
+}
+
+#[test]
 fn another_address_gets_another_certificate() {
     let (mut world, times) = (World::default(), Times::of(SignedDuration::from_hours(1)));
     for host in [HOST, "127.0.0.1"] {

@@ -24,6 +24,8 @@ pub const SETTINGS: &str = "/etc/default/firewall-agent";
 /// Found before what an image carries in /usr/bin.
 pub const PROGRAM: &str = "/usr/local/bin/firewall-agent";
 
+/// Larger ones are not read: what is read takes many times the memory.
+const USERDATA_MAX: usize = 256 * 1024;
 /// What an empty userdata becomes: metal-stack's images read Ignition 2.
 const EMPTY: &str = r#"{"ignition":{"version":"2.3.0"}}"#;
 
@@ -56,6 +58,8 @@ pub enum UserdataError {
     Replaced,
     #[error("its {0}")]
     Unclear(String),
+    #[error("it has {0} bytes, and at most {USERDATA_MAX} are read")]
+    TooLarge(usize),
 }
 
 impl From<TextError> for UserdataError {
@@ -69,6 +73,9 @@ impl From<TextError> for UserdataError {
 
 /// The userdata with ours in it. What is there already stays to the byte, so that twice is as good as once.
 pub fn render(userdata: &str, baked: &Baked<'_>) -> Result<String, UserdataError> {
+    if userdata.len() > USERDATA_MAX {
+        return Err(UserdataError::TooLarge(userdata.len()));
+    }
     let userdata = if userdata.trim().is_empty() { EMPTY } else { userdata };
     let dialect = dialect(userdata)?;
     let files: Vec<Value> = files(baked).iter().map(|file| dialect.file(file)).collect();
@@ -78,7 +85,8 @@ pub fn render(userdata: &str, baked: &Baked<'_>) -> Result<String, UserdataError
 
 /// The bootstrap kubeconfig that stands in it, as this renders it.
 pub fn bootstrap_kubeconfig(userdata: &str) -> Option<SecretString> {
-    let config: Value = serde_json::from_str(userdata).ok()?;
+    let read = Some(userdata).filter(|userdata| userdata.len() <= USERDATA_MAX)?;
+    let config: Value = serde_json::from_str(read).ok()?;
     let mut files = config.get("storage")?.get("files")?.as_array()?.iter();
     let file = files.find(|file| file["path"] == BOOTSTRAP_KUBECONFIG && file["append"] != true)?;
     let data = file["contents"]["source"].as_str()?.strip_prefix("data:;base64,")?;

@@ -8,19 +8,25 @@ use contract::record::CredentialKind;
 use contract::token::SeedKey;
 use jiff::Timestamp;
 use kube::ResourceExt;
+use kube::api::ListParams;
 use secrecy::SecretString;
 
+use cluster::api::call;
 use cluster::failure::Class;
+use cluster::firewall::Firewall;
 
 use super::Hook;
-use crate::core::admit::{self, Problem};
+use crate::core::admit::{self, Problem, Standing};
 use crate::core::plan;
 use crate::core::userdata::{self, UserdataError};
 use crate::credential;
 use crate::state::State;
+use crate::watches::scopes;
 
 /// So many ids in a row are not taken by chance.
 const IDS_MAX: u32 = 64;
+/// What stands in place of a credential that is made for nobody.
+const DRY_RUN: &str = "dry-run";
 
 /// Of a Firewall on its way.
 pub struct Wanted<'a> {
@@ -42,6 +48,21 @@ struct Ground {
 }
 
 impl Hook {
+    /// The Firewalls of this name that stand in the seed.
+    pub(super) async fn standing(&self, name: &FirewallName) -> Result<Vec<Standing>, Problem> {
+        let mut standing = Vec::new();
+        let named = ListParams::default().fields(&format!("metadata.name={name}"));
+        for api in scopes::<Firewall>(&self.seed.client, &self.namespaces) {
+            let found = call(format!("list Firewalls named {name}"), api.list_metadata(&named)).await;
+            standing.extend(found.map_err(|e| other(&e))?.items.into_iter().map(|found| Standing {
+                namespace: found.namespace().unwrap_or_default(),
+                created: found.creation_timestamp().map(|created| created.0),
+                epoch: found.annotations().get(names::BOOTSTRAP_EPOCH).cloned(),
+            }));
+        }
+        Ok(standing)
+    }
+
     /// Epoch and userdata as they should be.
     pub(super) async fn bake(&self, wanted: &Wanted<'_>) -> Result<(u32, String), Problem> {
         let look = self.looked();
@@ -70,7 +91,17 @@ impl Hook {
         let key = self.key().await?;
         let mut ground = self.ground(wanted).await?;
         if wanted.create && wanted.epoch != Some(ground.epoch) {
-            ground.epoch = self.free(key, wanted, ground.epoch).await?;
+            ground.epoch = self.free(&key, wanted, ground.epoch).await?;
+        }
+        if wanted.create && !admit::is_believed(ground.epoch, Timestamp::now()) {
+            return Err(Problem::Other(format!(
+                "the credential on record for this name is of a time to come (epoch {}): a clock was ahead, take another name",
+                ground.epoch
+            )));
+        }
+        if wanted.create && wanted.dry_run {
+            let none = SecretString::from(DRY_RUN);
+            return Ok((ground.epoch, self.kubeconfig(wanted, none, ground.extension)));
         }
         let token = key.token(wanted.namespace, wanted.name, ground.epoch);
         Ok((ground.epoch, self.kubeconfig(wanted, token.bearer(), ground.extension)))
@@ -80,7 +111,7 @@ impl Hook {
     async fn of_account(&self, wanted: &Wanted<'_>) -> Result<(u32, SecretString), Problem> {
         let ground = self.ground(wanted).await?;
         if wanted.dry_run {
-            let none = SecretString::from("dry-run");
+            let none = SecretString::from(DRY_RUN);
             return Ok((ground.epoch, self.kubeconfig(wanted, none, ground.extension)));
         }
         let (namespace, name) = (names::SERVICE_ACCOUNT_NAMESPACE, wanted.name);
@@ -121,18 +152,23 @@ impl Hook {
     }
 
     async fn ground(&self, wanted: &Wanted<'_>) -> Result<Ground, Problem> {
-        let found = State::load(&self.seed, wanted.namespace).await.map_err(|e| other(&e))?;
-        let state = match found {
-            Some(state) => Some(state),
-            None if wanted.create && !wanted.dry_run => {
-                Some(State::make(&self.seed, wanted.namespace).await.map_err(|e| other(&e))?)
-            }
-            None => None,
+        let state = if wanted.create && !wanted.dry_run {
+            let made = State::load_or_make(&self.seed, wanted.namespace).await;
+            Some(made.map_err(|e| other(&e))?)
+        } else {
+            let found = State::load(&self.seed, wanted.namespace).await;
+            found.map_err(|e| other(&e))?
         };
         let record = state.as_ref().map(|state| state.record(wanted.name));
         let record = record.transpose().map_err(|e| other(&e))?.flatten();
         let handover_key = match &state {
             Some(state) => state.handover_key().map_err(|e| other(&e))?,
+            // It would be another one each time.
+            None if !wanted.create => {
+                return Err(Problem::Other(
+                    "its shoot has no state yet, try again in a moment".into(),
+                ));
+            }
             // Nothing of a dry run comes to anything, its key neither.
             None => PrivateKey::generate().map_err(|e| other(&e))?,
         };
@@ -176,13 +212,10 @@ impl Hook {
         SecretString::from(kubeconfig.write().as_str())
     }
 
-    /// Made by whoever leads; read here once.
-    async fn key(&self) -> Result<&SeedKey, Problem> {
-        let read = || async {
-            let found = credential::find_seed_key(&self.seed).await.map_err(|e| other(&e))?;
-            found.ok_or_else(|| Problem::Other("the key of this seed is not made yet, try again in a moment".into()))
-        };
-        self.key.get_or_try_init(read).await
+    /// Made by whoever leads, and read each time: whoever deletes it has another one made.
+    async fn key(&self) -> Result<SeedKey, Problem> {
+        let found = credential::find_seed_key(&self.seed).await.map_err(|e| other(&e))?;
+        found.ok_or_else(|| Problem::Other("the key of this seed is not made yet, try again in a moment".into()))
     }
 }
 

@@ -13,14 +13,13 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use contract::names;
-use contract::token::SeedKey;
 use jiff::Timestamp;
 use rustls::ServerConfig;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use thiserror::Error;
 use tokio::net::TcpStream;
-use tokio::sync::{OnceCell, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 
@@ -66,7 +65,6 @@ pub struct Hook {
     agent: Agent,
     download: Option<Download>,
     metrics: Metrics,
-    key: OnceCell<SeedKey>,
     look: RwLock<Look>,
     turns: Semaphore,
 }
@@ -100,7 +98,6 @@ impl Hook {
             agent: run.agent.clone(),
             download: run.agent.download(),
             metrics,
-            key: OnceCell::new(),
             look: RwLock::default(),
             turns: Semaphore::new(TURNS as usize),
         }

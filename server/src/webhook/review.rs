@@ -29,6 +29,8 @@ const BODY_MAX: usize = 4 * 1024 * 1024;
 /// Before the API server gives up (timeoutSeconds in manifests/webhook): what is the matter is said by us.
 const CREATED_WITHIN: Duration = Duration::from_secs(8);
 const CHANGED_WITHIN: Duration = Duration::from_secs(4);
+/// A turn is nobody's to keep.
+const READ_WITHIN: Duration = Duration::from_secs(2);
 const ANSWERED_WITHIN: Duration = Duration::from_secs(12);
 
 pub fn router(hook: Arc<Hook>) -> Router {
@@ -53,7 +55,10 @@ async fn mutate(State(hook): State<Arc<Hook>>, Path(key): Path<String>, body: Bo
     let Ok(_turn) = hook.turns.acquire().await else {
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
     };
-    let Ok(body) = to_bytes(body, BODY_MAX).await else {
+    let Ok(body) = tokio::time::timeout(READ_WITHIN, to_bytes(body, BODY_MAX)).await else {
+        return StatusCode::REQUEST_TIMEOUT.into_response();
+    };
+    let Ok(body) = body else {
         return StatusCode::PAYLOAD_TOO_LARGE.into_response();
     };
     let review: Result<AdmissionReview<DynamicObject>, _> = serde_json::from_slice(&body);
@@ -122,7 +127,23 @@ impl Hook {
     }
 
     async fn answer(&self, asked: &Asked<'_>, request: &AdmissionRequest<DynamicObject>) -> Answer {
-        let (name, epoch) = match admit::need(asked, Timestamp::now()) {
+        let within = if asked.create { CREATED_WITHIN } else { CHANGED_WITHIN };
+        let answered = tokio::time::timeout(within, self.found_out(asked, request)).await;
+        answered.unwrap_or_else(|_| {
+            let why = format!("the seed did not answer within {} s, try again", within.as_secs());
+            admit::answer(asked, Err(Problem::Other(why)))
+        })
+    }
+
+    async fn found_out(&self, asked: &Asked<'_>, request: &AdmissionRequest<DynamicObject>) -> Answer {
+        let mut need = admit::need(asked, Timestamp::now());
+        if let Need::Credential(name, _) = &need {
+            match self.standing(name).await {
+                Ok(standing) => need = admit::against(need, asked, &standing),
+                Err(problem) => return admit::answer(asked, Err(problem)),
+            }
+        }
+        let (name, epoch) = match need {
             Need::Nothing => return Answer::Nothing,
             Need::Refuse(why) => return Answer::Refuse(why),
             Need::Credential(name, epoch) => (name, epoch),
@@ -136,15 +157,7 @@ impl Hook {
             userdata: asked.userdata.unwrap_or_default(),
             before: request.old_object.as_ref().and_then(userdata),
         };
-        let within = if asked.create { CREATED_WITHIN } else { CHANGED_WITHIN };
-        let outcome = match tokio::time::timeout(within, self.bake(&wanted)).await {
-            Ok(outcome) => outcome,
-            Err(_) => Err(Problem::Other(format!(
-                "the seed did not answer within {} s, try again",
-                within.as_secs()
-            ))),
-        };
-        admit::answer(asked, outcome)
+        admit::answer(asked, self.bake(&wanted).await)
     }
 }
 

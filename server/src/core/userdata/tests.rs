@@ -267,6 +267,30 @@ fn the_other_languages_carry_the_same() {
     assert_eq!(cloud["runcmd"][2], json!(["systemctl", "enable", "--now", UNIT_NAME]));
 }
 
+#[test]
+fn p24_what_is_too_large_is_not_read() {
+    let text = kubeconfig("one");
+    let zeros = "0,".repeat(130 * 1024);
+    let large = format!(r#"{{"ignition":{{"version":"2.3.0","config":[{zeros}0]}}}}"#);
+    assert_eq!(render(&large, &baked(&text)), Err(UserdataError::TooLarge(large.len())));
+    assert!(bootstrap_kubeconfig(&large).is_none());
+}
+
+#[test]
+fn what_an_operator_puts_beside_the_unit_stays() {
+    let text = kubeconfig("one");
+    let drop_ins = json!([{ "name": "proxy.conf", "contents": "[Service]\n" }]);
+    let unit = json!({ "name": UNIT_NAME, "contents": "another", "dropins": drop_ins });
+    let config = json!({ "ignition": { "version": "2.2.0" }, "systemd": { "units": [unit] } });
+    let rendered = render(&config.to_string(), &baked(&text)).unwrap();
+    let made = &parsed(&rendered)["systemd"]["units"];
+    assert_eq!(
+        *made,
+        json!([{ "name": UNIT_NAME, "enabled": true, "contents": UNIT, "dropins": drop_ins }])
+    );
+    assert_eq!(render(&rendered, &baked(&text)).unwrap(), rendered);
+}
+
 fn entry(id: &'static str) -> impl Strategy<Value = Value> {
     ("/?[a-z./-]{1,12}", any::<Option<u16>>()).prop_map(move |(name, more)| json!({ id: name, "more": more }))
 }

@@ -24,6 +24,9 @@ pub enum TextError {
     Twice { list: String, name: String },
 }
 
+/// What a unit has beside its own text.
+const DROP_INS: &str = "dropins";
+
 pub type Member<'a> = (Cow<'a, str>, &'a RawValue);
 
 /// The members of an object, each where it stands.
@@ -94,7 +97,13 @@ pub fn put(text: &str, [section, list]: [&str; 2], id: &str, entries: &[Value]) 
                 more.push_str(&entry.to_string());
             }
             (Some(raw), None) => {
-                if serde_json::from_str::<Value>(raw.get()).ok().as_ref() != Some(entry) {
+                let there: Value = serde_json::from_str(raw.get()).unwrap_or_default();
+                let mut entry = entry.clone();
+                // An operator's own, beside what is ours.
+                if let Some(drop_ins) = there.get(DROP_INS) {
+                    entry[DROP_INS] = drop_ins.clone();
+                }
+                if there != entry {
                     edits.push((range(text, raw.get()), entry.to_string()));
                 }
             }
