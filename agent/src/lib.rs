@@ -27,11 +27,14 @@ mod vrf;
 
 use std::fmt::Display;
 use std::io::Write;
+use std::pin::pin;
 use std::process::ExitCode;
 
 use clap::CommandFactory;
 use cluster::{log, process, proxy, settings};
 use jiff::Timestamp;
+use thiserror::Error;
+use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 pub use args::Args;
@@ -40,18 +43,28 @@ pub use machine::{Settings, StartError, run};
 pub use paths::Paths;
 pub use status::{CertificateStatus, HandoverStatus, RequestStatus, ShootStatus, Status, StatusError};
 pub use store::StoreError;
+pub use vrf::{Moved, Place};
 
 use args::{Command, Output};
 
+/// Why a running agent ends without having been told to.
+#[derive(Debug, Error)]
+enum EndError {
+    #[error(transparent)]
+    Start(#[from] StartError),
+    #[error(transparent)]
+    Moved(#[from] Moved),
+}
+
 /// What comes before the first thread: what is wanted, and the place to do it. Rights that are dropped here are dropped for
 /// the whole process.
-pub fn begin() -> Result<(Args, Option<String>), ExitCode> {
+pub fn begin() -> Result<(Args, Place), ExitCode> {
     let args: Args = settings::read()?;
     let Command::Run(run) = &args.command else {
-        return Ok((args, None));
+        return Ok((args, Place::any()));
     };
     match vrf::enter(&run.vrf) {
-        Ok(vrf) => Ok((args, vrf)),
+        Ok(place) => Ok((args, place)),
         Err(error) => {
             notify::status(&error.to_string());
             let _ = writeln!(std::io::stderr(), "firewall-agent: {error}");
@@ -61,12 +74,12 @@ pub fn begin() -> Result<(Args, Option<String>), ExitCode> {
 }
 
 /// The whole program, in the VRF that it is in by now.
-pub async fn main(args: Args, vrf: Option<String>) -> ExitCode {
+pub async fn main(args: Args, place: Place) -> ExitCode {
     let outcome = match &args.command {
         Command::Run(run) => {
             log::init(run.log_format, run.log_level);
             settings::warn_of_strangers(&Args::command());
-            if let Some(vrf) = vrf {
+            if let Some(vrf) = place.vrf() {
                 info!(vrf, "runs in a VRF");
             }
             match proxy::use_environment() {
@@ -79,7 +92,7 @@ pub async fn main(args: Args, vrf: Option<String>) -> ExitCode {
                 }
             }
             let settings = run.settings(args.paths());
-            return process::serve("firewall-agent", |stop| machine::run(settings, stop)).await;
+            return process::serve("firewall-agent", |stop| run_there(&place, settings, stop)).await;
         }
         Command::Status { output } => print_status(&args.paths(), *output),
         Command::Renew => renew(&args.paths()),
@@ -91,6 +104,24 @@ pub async fn main(args: Args, vrf: Option<String>) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Runs as long as this is the right place for it. Then it ends as if it had been told to, and as a failure: whoever
+/// started it is to start it anew.
+async fn run_there(place: &Place, settings: Settings, stop: CancellationToken) -> Result<(), EndError> {
+    let mut running = pin!(machine::run(settings, stop.clone()));
+    let moved = tokio::select! {
+        end = &mut running => return Ok(end?),
+        moved = place.moved() => moved,
+    };
+    let told = stop.is_cancelled();
+    if !told {
+        warn!("{moved}");
+        notify::status(&moved.to_string());
+    }
+    stop.cancel();
+    running.await?;
+    if told { Ok(()) } else { Err(moved.into()) }
 }
 
 fn print_status(paths: &Paths, output: Output) -> Result<(), String> {

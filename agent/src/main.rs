@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     match agent::begin() {
-        Ok((args, vrf)) => cluster::process::main("firewall-agent", agent::main(args, vrf)),
+        Ok((args, place)) => cluster::process::main("firewall-agent", agent::main(args, place)),
         Err(code) => code,
     }
 }

@@ -14,6 +14,10 @@ use thiserror::Error;
 
 use crate::core::{is_vrf_name, vrf_of};
 
+mod place;
+
+pub use place::{Moved, Place};
+
 /// What runs where the agent has to run.
 const UNIT: &str = "firewall-controller.service";
 /// Where systemd looks for units. What stands in an earlier one hides its namesake in a later one.
@@ -24,7 +28,7 @@ const FOLDERS: [&str; 5] = [
     "usr/lib/systemd/system",
     "lib/systemd/system",
 ];
-/// How the command after `ip vrf exec` knows that it is that command.
+/// How the command after `ip vrf exec` knows that it is that command: the VRF's name and the index that it had before.
 const ENTERED: &str = "VRF_ENTERED";
 
 /// Which VRF is wanted.
@@ -61,25 +65,34 @@ pub fn vrf(text: &str) -> Result<Vrf, String> {
 }
 
 /// Comes back in the VRF that is wanted, or does not come back: this very program begins anew in it, as the same process.
-/// In the end there is nothing left that only this needed. To be called while there is one thread.
-pub fn enter(wanted: &Vrf) -> Result<Option<String>, VrfError> {
+/// In the end there is nothing left that only this needed. To be called while there is one thread. Gives the place it is in.
+pub fn enter(wanted: &Vrf) -> Result<Place, VrfError> {
     let name = match wanted {
         Vrf::None => None,
         Vrf::Named(name) => Some(name.clone()),
         Vrf::Auto => of_unit(Path::new("/"))?,
     };
-    if let Some(name) = &name
-        && !entered(name)
-    {
-        return Err(begin_anew(name));
-    }
+    let vrf = match name {
+        Some(name) => match entered(&name) {
+            Some(index) => Some((name, index)),
+            None => return Err(begin_anew(&name)),
+        },
+        None => None,
+    };
     drop_rights().map_err(VrfError::Rights)?;
-    Ok(name)
+    Ok(Place::new(wanted.clone(), vrf))
 }
 
-fn entered(name: &str) -> bool {
+/// If it is in that VRF: the VRF's index, as far as it is known.
+fn entered(name: &str) -> Option<Option<u32>> {
+    let told = std::env::var(ENTERED).unwrap_or_default();
+    if let Some((told, index)) = told.split_once(':')
+        && told == name
+    {
+        return Some(index.parse().ok());
+    }
     let cgroups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    std::env::var_os(ENTERED).is_some_and(|entered| entered == name) || is_cgroup_of(name, &cgroups)
+    is_cgroup_of(name, &cgroups).then(|| place::index(Path::new("/"), name))
 }
 
 /// Of a process that somebody else started with `ip vrf exec`.
@@ -92,14 +105,15 @@ fn is_cgroup_of(name: &str, cgroups: &str) -> bool {
 
 fn begin_anew(name: &str) -> VrfError {
     // `ip` says no more than that the name is invalid.
-    if !Path::new("/sys/class/net").join(name).exists() {
+    let Some(index) = place::index(Path::new("/"), name) else {
         return VrfError::Absent(name.to_owned());
-    }
+    };
     let exec = || {
         let program = std::env::current_exe()?;
         let mut command = Command::new("ip");
         command.args(["vrf", "exec", name]).arg(program);
-        command.args(std::env::args_os().skip(1)).env(ENTERED, name);
+        command.args(std::env::args_os().skip(1));
+        command.env(ENTERED, format!("{name}:{index}"));
         Err::<(), _>(command.exec())
     };
     let problem = exec().err().unwrap_or_else(|| io::Error::other("it came back"));

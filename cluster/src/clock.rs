@@ -1,10 +1,10 @@
 //! How far our clock is off by a server's Date header, and the time of a server whose certificate is outside its validity by our clock. Chain and name are verified as always,
 //! only at a time at which the certificate was valid; no credential is sent, and nothing is believed but the Date.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use contract::kubeconfig::CaBundle;
 use http::Uri;
@@ -22,7 +22,8 @@ use crate::api::call;
 use crate::connection;
 use crate::failure::{Class, Failure};
 
-const TIMEOUT: Duration = Duration::from_secs(5);
+/// For all of it: whoever sends a byte now and then must not hold up the loop that waits for him.
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// All headers of an answer have less.
 const HEADERS_MAX: usize = 16 * 1024;
 /// A chain has few certificates, and each of them may be over.
@@ -74,6 +75,16 @@ pub async fn measure(
 
 /// The Date header of a server's answer to anybody.
 pub async fn server_date(server: &str, tls_server_name: Option<&str>, ca: &CaBundle) -> Result<String, ClockError> {
+    server_date_within(TIMEOUT, server, tls_server_name, ca).await
+}
+
+async fn server_date_within(
+    limit: Duration,
+    server: &str,
+    tls_server_name: Option<&str>,
+    ca: &CaBundle,
+) -> Result<String, ClockError> {
+    let deadline = Instant::now() + limit;
     let (server, name, ca) = (server.to_owned(), tls_server_name.map(str::to_owned), ca.clone());
     let failed = server.clone();
     let uri: Uri = server.parse().map_err(|_| ClockError::Address(server.clone()))?;
@@ -81,8 +92,9 @@ pub async fn server_date(server: &str, tls_server_name: Option<&str>, ca: &CaBun
         server: server.clone(),
         problem: e.to_string(),
     };
-    // By the way that every client takes.
+    // By the way that every client takes, which has a deadline of its own.
     let socket = connection::socket(&uri).await.map_err(unreached)?;
+    let socket = Until { socket, deadline };
     // Two round trips on a connection of its own: no reason for an asynchronous stack beside the one of the client.
     tokio::task::spawn_blocking(move || ask(&server, &uri, name, &ca, socket))
         .await
@@ -99,7 +111,7 @@ fn ask(
     uri: &Uri,
     tls_server_name: Option<String>,
     ca: &CaBundle,
-    mut socket: TcpStream,
+    mut socket: Until,
 ) -> Result<String, ClockError> {
     let problem = |e: &dyn std::fmt::Display| ClockError::Connection {
         server: server.to_owned(),
@@ -109,10 +121,6 @@ fn ask(
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let name = ServerName::try_from(tls_server_name.unwrap_or_else(|| host.to_owned()))
         .map_err(|_| ClockError::Address(server.to_owned()))?;
-    let deadlines = socket
-        .set_read_timeout(Some(TIMEOUT))
-        .and_then(|()| socket.set_write_timeout(Some(TIMEOUT)));
-    deadlines.map_err(|e| problem(&e))?;
     let config = ClientConfig::builder()
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(AtItsOwnTime::new(ca).map_err(|e| problem(&e))?))
@@ -134,6 +142,49 @@ fn ask(
         }
     }
     Err(ClockError::NoDate(server.to_owned()))
+}
+
+/// A socket whose reads and writes are all over by one time. Each has what is left, so that the thread ends too.
+struct Until {
+    socket: TcpStream,
+    deadline: Instant,
+}
+
+impl Until {
+    fn left(&self) -> io::Result<Duration> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(late()) } else { Ok(left) }
+    }
+}
+
+impl Read for Until {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.socket.set_read_timeout(Some(self.left()?))?;
+        self.socket.read(into).map_err(or_late)
+    }
+}
+
+impl Write for Until {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.socket.set_write_timeout(Some(self.left()?))?;
+        self.socket.write(bytes).map_err(or_late)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.socket.flush()
+    }
+}
+
+fn late() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "the answer was not there in time")
+}
+
+/// A socket's own deadline is told as one that would block.
+fn or_late(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => late(),
+        _ => error,
+    }
 }
 
 /// How far our clock is ahead of that Date (negative: behind), in whole seconds. The header has no fractions, so half a second is its middle.
@@ -226,7 +277,45 @@ impl ServerCertVerifier for AtItsOwnTime {
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+
     use super::*;
+
+    /// Begins a TLS record and goes on with a byte at a time, for as long as anybody listens.
+    fn dripping() -> (u16, std::thread::JoinHandle<usize>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let served = std::thread::spawn(move || {
+            let (mut socket, _) = listener.accept().unwrap();
+            let mut sent = 0;
+            let record = [0x16, 3, 3, 0x40, 0, 2, 0, 0x3f, 0xf0];
+            for byte in record.into_iter().chain(std::iter::repeat_n(0, 300)) {
+                if socket.write_all(&[byte]).is_err() {
+                    break;
+                }
+                sent += 1;
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            sent
+        });
+        (port, served)
+    }
+
+    #[tokio::test]
+    async fn a8_a_server_that_drips_its_handshake_is_left_at_the_deadline() {
+        crate::client::install_crypto();
+        let key = rcgen::KeyPair::generate().unwrap();
+        let ca = rcgen::CertificateParams::default().self_signed(&key).unwrap().pem();
+        let ca = CaBundle::from_pem(&ca).unwrap();
+        let (port, served) = dripping();
+        let server = format!("https://127.0.0.1:{port}");
+        let error = server_date_within(Duration::from_secs(1), &server, None, &ca).await;
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("not there in time"), "{error}");
+        // Its connection is closed too: it would have dripped for 15 s.
+        let sent = served.join().unwrap();
+        assert!((2..300).contains(&sent), "{sent} bytes");
+    }
 
     #[test]
     fn the_skew_is_read_from_a_date_header() {
