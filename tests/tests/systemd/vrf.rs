@@ -123,3 +123,25 @@ async fn without_a_vrf_it_runs_where_it_is_and_drops_the_rights_all_the_same() {
     machine.command("status", &[]).unwrap();
     assert!(calls(&machine).is_empty());
 }
+
+/// What it was entered by is told here as of another interface: so it looks to an agent whose VRF is made anew under it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_whose_vrf_was_made_anew_ends_in_good_order_as_a_failure_and_says_why() {
+    let machine = machine();
+    let path = put_ip(&machine);
+    let before = [
+        ("PATH", path.as_str()),
+        ("FIREWALL_AGENT_VRF", "lo"),
+        ("VRF_ENTERED", "lo:99"),
+    ];
+    let mut agent = machine.start_in(&before).unwrap();
+    says(&agent, "started, bootstrapping").await;
+    assert_eq!(agent.ended(PATIENCE).await.unwrap(), Some(1));
+    let log = agent.log();
+    assert!(
+        log.contains("VRF lo was made anew (interface 99 before, 1 now)"),
+        "{log}"
+    );
+    assert!(log.contains("stopped"), "{log}");
+    assert!(calls(&machine).is_empty(), "it was in already");
+}
