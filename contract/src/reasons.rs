@@ -156,7 +156,7 @@ reasons! {
         /// The SubjectAccessReview said no.
         NotAllowed [Request] {
             does: "Decides nothing, and asks again.",
-            todo: "Apply `manifests/seed` (`firewall-rbac.yaml`).",
+            todo: "Apply your overlay of `manifests/seed` again (`firewall-rbac.yaml`).",
         }
         /// The Firewall does not say yet how its shoot is reached.
         ShootAccessPending [Firewall] {
