@@ -7,11 +7,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::Context;
 use axum::http::Uri;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use cluster::log::{self, Level};
 use cluster::settings::Settings;
 use cluster::spans::{certificate_duration, poll_interval, webhook_certificate_duration};
+use contract::names::FirewallName;
 use jiff::SignedDuration;
 
 pub use agent::Agent;
@@ -227,6 +229,14 @@ impl Settings for Args {
             None => run.agent.check(),
         }
     }
+}
+
+/// A Firewall, as the commands for one of them take it.
+pub fn object(text: &str) -> anyhow::Result<(&str, FirewallName)> {
+    let (namespace, name) = text
+        .split_once('/')
+        .with_context(|| format!("{text:?} is not <namespace>/<firewall>"))?;
+    Ok((namespace, FirewallName::parse(name)?))
 }
 
 fn poll(text: &str) -> Result<Duration, String> {

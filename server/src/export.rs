@@ -21,7 +21,7 @@ use cluster::failure::{Class, Failure};
 use cluster::firewall::Firewall;
 use cluster::operator::Operator;
 
-use crate::args::Export;
+use crate::args::{self, Export};
 use crate::core::standing::State;
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -29,11 +29,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(100);
 
 pub async fn export(export: &Export) -> anyhow::Result<()> {
-    let (namespace, name) = export
-        .firewall
-        .split_once('/')
-        .with_context(|| format!("{:?} is not <namespace>/<firewall>", export.firewall))?;
-    let name = FirewallName::parse(name)?;
+    let (namespace, name) = args::object(&export.firewall)?;
     let client = Operator::connect(export.kubeconfig.as_deref()).await?.client();
     let firewalls: Api<Firewall> = Api::namespaced(client.clone(), namespace);
     let firewall = call(format!("get Firewall {namespace}/{name}"), firewalls.get(name.as_str())).await?;

@@ -4,7 +4,6 @@
 use std::io::Write;
 
 use anyhow::{Context, bail, ensure};
-use contract::names::FirewallName;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::Api;
 use secrecy::{ExposeSecret, SecretString};
@@ -13,15 +12,11 @@ use cluster::api::{call, call_opt};
 use cluster::firewall::Firewall;
 use cluster::operator::Operator;
 
-use crate::args::{Format, Userdata};
+use crate::args::{self, Format, Userdata};
 use crate::core::userdata;
 
 pub async fn userdata(asked: &Userdata) -> anyhow::Result<()> {
-    let (namespace, name) = asked
-        .firewall
-        .split_once('/')
-        .with_context(|| format!("{:?} is not <namespace>/<firewall>", asked.firewall))?;
-    let name = FirewallName::parse(name)?;
+    let (namespace, name) = args::object(&asked.firewall)?;
     let template = match &asked.template {
         Some(file) => {
             ensure!(

@@ -7,12 +7,14 @@ use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
 use kube::api::ListParams;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt as _};
-use serde_json::json;
+use serde_json::{Value, json};
 use tests::harness::{PATIENCE, client_from, eventually};
-use tests::programs::ApproverHome;
+use tests::programs::{ApproverHome, Machine};
 use tests::webhook::{A_SECOND, Hooked, TEMPLATE, TO_ALL, ask, userdata};
 use tests::world::{Place, World, own_seed, shoot_cluster};
 use tokio::time::Instant;
+
+use super::kubeconfig_of;
 
 /// firewall-controller-manager's sync: the spec as its template has it.
 pub(super) async fn written_over(hooked: &Hooked<'_>, name: &str) {
@@ -119,11 +121,9 @@ async fn a_dry_run_makes_nothing_anywhere() {
         let hooked = Hooked::install(&world).await.unwrap();
         let _approver = hooked.approver(&["--bootstrap-credential", kind]).await.unwrap();
         let tried = hooked.try_it("00001").await.unwrap();
-        assert!(
-            userdata(&tried).contains(".bootstrap.kubeconfig"),
-            "{}",
-            userdata(&tried)
-        );
+        let machine = Machine::first_boot(namespace, &tried.name_any(), userdata(&tried)).unwrap();
+        // What comes to nothing is no credential either: it ends up in people's terminals.
+        assert!(kubeconfig_of(&machine).contains("\"dry-run\""), "{kind}");
         let names = |secrets: Vec<Secret>| secrets.iter().map(|secret| secret.name_any()).collect::<Vec<_>>();
         let ours = ListParams::default().labels("app.kubernetes.io/managed-by=firewall-approver");
         let secrets = world.secrets().await.unwrap().list(&ours).await.unwrap();
@@ -268,6 +268,23 @@ async fn a3_whoever_reaches_the_port_and_is_no_api_server_gets_no_credential() {
     }
     let (status, answer) = ask(address, &ca, path, &review).await.unwrap();
     assert!(status == 200 && answer.contains("\"patch\""), "{answer}");
+    // Who has the path gets by it what stands, and neither what he says of it nor what does not.
+    let patch_of = |answer: &str| {
+        let body = answer.split_once("\r\n\r\n").unwrap().1;
+        let review: Value = serde_json::from_str(body).unwrap();
+        review["response"]["patch"].clone()
+    };
+    let epoch = made.annotations()["firewall.metal-stack.io/bootstrap-epoch"].clone();
+    let other = (epoch.parse::<u32>().unwrap() + 1).to_string();
+    let (_, forged) = ask(address, &ca, path, &review.replace(&epoch, &other)).await.unwrap();
+    assert!(patch_of(&forged) == patch_of(&answer), "another token is given");
+    for nobodys in [
+        review.replace(&made.name_any(), &hooked.name_of("00009")),
+        review.replace("\"UPDATE\"", "\"CREATE\""),
+    ] {
+        let (status, answer) = ask(address, &ca, path, &nobodys).await.unwrap();
+        assert!(status == 200 && patch_of(&answer).is_null(), "{answer}");
+    }
     // Of what is none of ours nothing is said, and what cannot be read is no reason to end.
     for (body, wanted) in [
         (review.replace("\"firewalls\"", "\"pods\""), 200),
